@@ -1,4 +1,4 @@
-"""Keys of earlier shapes (document 1, "Versioning"): accepted with a warning. And aether's names, for hints."""
+"""Keys of earlier shapes (docs/configuration.md): accepted with a warning. And aether's names, for hints."""
 
 from __future__ import annotations
 

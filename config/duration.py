@@ -1,7 +1,7 @@
 """Durations: ISO 8601 from days to seconds (``P1DT2H``, ``PT1.5S``) and the short form (``30m``, ``1h30m``, ``500ms``).
 
-Weeks, months and years are errors because a timeout in them is a slip (and a month has no length); bare numbers
-are errors because their unit is unknown (``4-product.md`` §3).
+Weeks, months and years are errors because a timeout in them is a slip (and a month has no length); bare numbers are
+errors because their unit is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The enrichment rules that apply: inline ones, or those of the external JSON file (document 1, crtdl_preprocessing).
+"""The enrichment rules that apply: inline ones, or those of the external JSON file (docs/configuration.md).
 
-The file has camelCase names. ``linkedGroups`` is read there too, though document 1 lists it for the inline form only:
-both describe the same rule.
+The file has camelCase names. ``linkedGroups`` is read there, too: both describe the same rule.
 """
 
 from __future__ import annotations

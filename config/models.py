@@ -22,7 +22,7 @@ class PipelineBlock(ConfigBlock):
 
     @property
     def requires_crtdl(self) -> bool:
-        """Return whether a run of these steps needs a CRTDL (document 1, step rule 3)."""
+        """Return whether a run of these steps needs a CRTDL."""
         return any(step in NEED_CRTDL for step in self.enabled_steps)
 
 
@@ -59,7 +59,7 @@ Quasi = Annotated[tuple[QuasiIdentifier, ...], AsList]
 
 
 class ReportConfig(ConfigBlock):
-    """The release report, which a person sees before data leave the site (document 5)."""
+    """The release report, which a person sees before data leave the site."""
 
     enabled: bool = Field(True, description="Make the release report before each `wait` and `send`, and at the end")
     k: Integer = Field(5, ge=3, le=20, description="Numbers of patients below this are never shown")
@@ -124,7 +124,7 @@ def is_secret(key: str) -> bool:
 
 
 def variable(key: str) -> str:
-    """Return the environment variable of a key (document 1, "Conventions")."""
+    """Return the environment variable of a key."""
     return f"APP_{key.upper().replace('.', '_')}"
 
 

@@ -1,4 +1,4 @@
-"""The block ``services``: one block for each service of document 1, with the keys that documents 3 and 4 add."""
+"""The block ``services``: one block for each service (docs/configuration.md)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class AuthConfig(ConfigBlock):
 
     @property
     def scheme(self) -> Literal["none", "basic", "oauth2"]:
-        """Return the scheme of the ``Authorization`` header: OAuth if an issuer is set (document 1, auth rule 2)."""
+        """Return the scheme of the ``Authorization`` header: OAuth if an issuer is set."""
         if self.oauth_issuer_uri is not None:
             return "oauth2"
         return "basic" if self.username is not None else "none"

@@ -1,4 +1,4 @@
-"""The steps of a pipeline (document 1, "pipeline")."""
+"""The steps of a pipeline (docs/configuration.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from config.types import Text, nearest, problem, read_list
 
 IMPORTS = ("extractor", "local_import", "http_import")
 STEPS = (*IMPORTS, "pseudonymizer", "wait", "flattening", "send", "validation")
-"""Every step, in the order of document 1's table. The keys of one, if it has any, are in ``services.<name>``."""
+"""Every step. The keys of one, if it has any, are in ``services.<name>``."""
 
 NEED_CRTDL = ("extractor", "flattening")
 MAY_REPEAT = ("wait", "validation")

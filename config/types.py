@@ -113,7 +113,7 @@ def _read_header_name(text: str) -> str:
 
 
 def or_else(default: Any) -> AfterValidator:
-    """Return what makes zero select ``default`` (document 1)."""
+    """Return what makes zero select ``default``."""
     return AfterValidator(lambda value: value or default)
 
 

@@ -1,4 +1,4 @@
-"""The jobs directory: check who can write to it (``4-product.md`` §4).
+"""The jobs directory: check who can write to it (docs/security.md).
 
 It must belong to this user or root, and nobody else may write to it. A link to a directory is allowed, since a person
 may have made one on purpose: the link and its target are checked.

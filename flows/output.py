@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import click
 
 AFTER = 0.5
-"""Seconds of waiting until a person is told; nothing is silent for more than one (``4-product.md`` §5)."""
+"""Seconds of waiting until a person is told; nothing is silent for more than one."""
 
 _WIPE = "\r\x1b[K"
 _lock = threading.RLock()
@@ -23,7 +23,7 @@ _drawn = False
 
 
 class Rendered(Protocol):
-    """An error in the common form (``4-product.md`` §2)."""
+    """An error in the common form."""
 
     def render(self) -> str:
         """Return reference and message, context, hint."""

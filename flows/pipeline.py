@@ -1,4 +1,4 @@
-"""The flow: prepare, then each enabled step; nothing else (document 1, "pipeline").
+"""The flow: prepare, then each enabled step; nothing else (docs/steps.md).
 
 A step is complete when its label says so; a flow run that is executed again goes on with the first that is not.
 """

@@ -1,4 +1,4 @@
-"""The command line: ``python -m flows.run`` and the console script ``sluice`` (``4-product.md`` §2).
+"""The command line: ``python -m flows.run`` and the console script ``sluice`` (docs/commands.md).
 
 A command is imported when it is called and imports what is slow inside its body, so that ``--help`` answers at once.
 Click's own frame handles usage errors, prompts and closed pipes; ``Root`` adds exit codes and the form of our errors.

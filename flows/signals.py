@@ -21,7 +21,7 @@ from flows.output import print_without_waiting
 from tasks.shared.stop import Stop
 
 STOP_SECONDS = 7.0
-"""How long a stop may take before the process ends without waiting for its threads (10 s in ``4-product.md`` §4)."""
+"""How long a stop may take before the process ends without waiting for its threads (docs/operating.md: ten seconds)."""
 
 LOOK_EVERY = 0.1
 

@@ -1,4 +1,4 @@
-"""Shell completion: commands, options, files and job ids (``4-product.md`` §2), and the command ``completion``.
+"""Shell completion: commands, options, files and job ids (docs/commands.md), and the command ``completion``.
 
 Completion must be fast: no Prefect, no server, no complete configuration. So ids are the names of job directories, and
 nothing is offered where the jobs directory cannot be found.

@@ -1,4 +1,4 @@
-"""``extraction preview | list | show | pause | resume | cancel | delete | prioritize``: document 2, on a terminal.
+"""``extraction preview | list | show | pause | resume | cancel | delete | prioritize``: the extraction server's jobs.
 
 The cohort preview and the Task API of the extraction server, independent of our jobs. Never imports Prefect.
 """

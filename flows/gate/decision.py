@@ -1,4 +1,4 @@
-"""Judge an answer at a wait (``4-product.md`` §4, "Wait"). Pure: values in, a verdict out."""
+"""Judge an answer at a wait (docs/review.md). Pure: values in, a verdict out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Make the release report of a job: before the job parks, before data are sent without a reviewer, and at the end.
 
-Document 5, §3. The report is a Prefect task of its own. If it fails, the record has the reason: at a wait an approval
+The report (docs/review.md) is a Prefect task of its own. If it fails, the record has the reason: at a wait an approval
 needs a comment then, and without a wait ``report.on_stop`` says what happens.
 """
 
@@ -144,8 +144,8 @@ def _refusal(job: RunningJob, source: Source, shown: Shown, lines: list[str]) ->
         "report-missing" if shown.failed is not None else "report-stops",
         f"the release report {what}, and report.on_stop is fail: nothing was sent",
         context="\n  ".join([shown.failed or str(job.directory.path / str(shown.page)), *lines]),
-        hint=f"correct the rules or the data and run the step that wrote them again{again}, or add a wait step "
-        "before it, where a person decides",
+        hint=f"correct the rules or the data, then run their step again{again}; or add a wait step before send, "
+        "where a person decides",
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What a reviewer approves at a wait: the files that the next step reads or sends, and the destination.
 
-An approval covers these data until a step writes new data (``design.md``, D11).
+An approval covers these data until a step writes new data (docs/decisions/11-one-judge.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job's directory: ``jobs_dir/<job id>/`` (``4-product.md`` §4). Directories are 0700, files 0600."""
+"""A job's directory: ``jobs_dir/<job id>/`` (docs/security.md). Directories are 0700, files 0600."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of one configuration: found by an id, a unique beginning of one, or ``latest`` (``4-product.md`` §2).
+"""The jobs of one configuration: found by an id, a unique beginning of one, or ``latest`` (docs/commands.md).
 
 A job of another jobs directory is refused: its lock is there, and two processes could run it.
 """

@@ -1,7 +1,7 @@
 """Run every check that is possible before a job exists, and return all findings. Nothing is started.
 
-``4-product.md`` §2: exit code 2 if any finding is about configuration or input, 3 if all of them are about services
-that cannot be reached. The checks of a step are in ``tasks/<step>/checks.py``.
+Exit code 2 if any finding is about configuration or input, 3 if all of them are about services that cannot be reached.
+The checks of a step are in ``tasks/<step>/checks.py``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str
 
 
 def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = None) -> Iterator[str]:
-    """Yield warnings about a start (document 3 §4 and §5), one sentence each; errors are among the findings."""
+    """Yield warnings about a start, one sentence each; errors are among the findings."""
     context = CheckContext(config, inputs.step_inputs(), job_dir)
     names = config.pipeline.enabled_steps
     if context.given.crtdl is not None and job_dir is None and not any(name == "extractor" for name in names):

@@ -1,7 +1,8 @@
-"""The record of a job: labels ``job.*`` of its flow run, which is the only truth about it (``4-product.md`` §4).
+"""The record of a job: labels ``job.*`` of its flow run, which is the only truth about it.
 
-Structured values are JSON text in one label, so that they change together. An empty text clears a label; null would
-make every list with the run fail. The record has no payload, secret or identifier of a person.
+See docs/decisions/05-labels-are-the-record.md. Structured values are JSON text in one label, so that they change
+together. An empty text clears a label; null would make every list with the run fail. The record has no payload, secret
+or identifier of a person.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class ProgressRecord(StoredModel):
 
 
 class Extraction(StoredModel):
-    """The handle of the extraction job (document 1, "Job data")."""
+    """The handle of the extraction job."""
 
     status_url: str | None = None
     job_id: str | None = None

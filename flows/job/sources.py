@@ -1,4 +1,4 @@
-"""The data that each step reads (``4-product.md`` §4, "What a step reads")."""
+"""The data that each step reads (docs/steps.md)."""
 
 from __future__ import annotations
 

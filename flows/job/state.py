@@ -12,7 +12,7 @@ TAKEN_UP = timedelta(minutes=2)
 
 
 class JobState(StrEnum):
-    """The states of a job as shown (``4-product.md`` §4)."""
+    """The states of a job as shown."""
 
     PENDING = "pending"
     RUNNING = "running"

@@ -26,7 +26,7 @@ _GOES_ON = frozenset({JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED}) 
 
 
 def status_of(record: JobRecord) -> Json:
-    """Return the output of ``status --json``, also the content of ``job.json`` (``4-product.md`` §2)."""
+    """Return the output of ``status --json``, also the content of ``job.json``."""
     waiting, error, extraction = waiting_of(record), error_of(record), record.extraction
     shown = record.newest_page
     return {

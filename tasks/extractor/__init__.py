@@ -1,1 +1,1 @@
-"""``extractor``: import through the extraction server (document 1, "Extraction step procedure"; document 2)."""
+"""``extractor``: import through the extraction server (docs/services.md)."""

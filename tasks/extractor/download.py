@@ -1,4 +1,4 @@
-"""Downloading the files of a result into ``import/`` (document 1, procedure 6 and 7; document 3 §2).
+"""Downloading the files of a result into ``import/`` (docs/services.md).
 
 Results may appear late behind a proxy, so each download waits until its file is available: HEAD 200 with a
 ``Content-Length`` above 0. Where HEAD is answered 403, 404 or 405, or 200 without a length, a GET with

@@ -1,4 +1,4 @@
-"""The result of an extraction (document 1, procedure 5): two shapes, of which the output URLs are read.
+"""The result of an extraction (docs/services.md): two shapes, of which the output URLs are read.
 
 Other members may have any form. Errors that a server lists beside the files explain a result without any.
 """

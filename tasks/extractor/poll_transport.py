@@ -1,4 +1,4 @@
-"""The transport of status polls: httpx skips interim responses, and document 1 counts a 102 as an answer."""
+"""The transport of status polls: httpx skips interim responses, and a 102 to a status poll is an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for an extraction: one poll after the other, read as document 1's table says ("States and transitions").
+"""Waiting for an extraction: one poll after the other, read as the table in docs/services.md says.
 
 The interval begins at ``polling_interval`` and doubles after every answer that says the job is in progress, up to
 ``max_polling_interval``. After a transient failure the wait has a back-off of its own, within the same bounds. There is

@@ -1,4 +1,4 @@
-"""Read the query and the patients that a person gives (document 2, ``$extract-data``, ``$evaluate-cohort``)."""
+"""Read the query and the patients that a person gives (docs/services.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extraction step (document 1, "Extraction step procedure"): from the handle to the last file."""
+"""The extraction step (docs/services.md): from the handle to the last file."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FAILURE: Final = "failed.json"
 def run(context: StepContext) -> StepReport:
     """Extract and download; goes on with the job whose handle is stored.
 
-    ``given.input`` may be the URL of a complete result: then nothing is submitted. Raises the named failures of
-    document 1.
+    ``given.input`` may be the URL of a complete result: then nothing is submitted. Raises the
+    failures that docs/services.md names.
     """
     with extraction_server(context.config, stop=context.stop, meter=context.meter) as server:
         return _Extraction(context, server, Poller(context, server)).run()
@@ -75,7 +75,7 @@ class _Extraction:
             answer = self._wait(handle.status_url)
             if not isinstance(answer, Gone):
                 return handle.status_url, answer
-            # A person may have cancelled the job: that is read once, before a fresh submission (document 3 §2).
+            # A person may have cancelled the job: that is read once, before a fresh submission.
             task = self._server.look(handle.job_id)
             if task is not None and task.cancelled:
                 what = f"extraction job {handle.job_id} was cancelled on the server"

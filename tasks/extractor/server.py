@@ -1,7 +1,7 @@
-"""The calls to the extraction server (document 2): submission, status, cohort preview, Task API.
+"""The calls to the extraction server (docs/services.md): submission, status, cohort preview, Task API.
 
-Nothing here waits or decides. A failure is worth another attempt only when it is a ``TransientError`` (document 1,
-"Errors"). 500 never is: the server reserves it for what has failed for good.
+Nothing here waits or decides. A failure is worth another attempt only when it is a ``TransientError``. 500 never is:
+the server reserves it for what has failed for good.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FHIR_JSON: Final = "application/fhir+json"
 JSON: Final = "application/json"
 
 TRANSIENT: Final = frozenset({408, 429, *range(501, 600)})
-"""Answers that may be another one later (document 1, "States and transitions")."""
+"""Answers that may be another one later."""
 
 LARGEST_SUBMISSION: Final = 2 << 20
 """Bytes of a kick-off body: a deployed server answers 500 to a larger one, and no job exists."""
 
 _EVERY_ANSWER: Final = frozenset({*range(100, 300), *range(400, 600)})
 _STALE: Final = frozenset({409, 412})
-"""Answers to a version that has moved on: the first is document 2's, the second that of deployed servers."""
+"""Answers to a version that has moved on: the first is that of the API, the second that of deployed servers."""
 _REPEATS: Final = 10
 _PAUSE: Final = 0.2
 _FINAL: Final = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
@@ -49,7 +49,7 @@ _ALLOWED: Final = {
     "resume": frozenset({JobStatus.PAUSED}),
     "cancel": frozenset(JobStatus) - _FINAL,
 }
-"""States in which an operation may be asked for (document 2, "States and transitions"); others are always allowed."""
+"""States in which an operation may be asked for; others are always allowed."""
 _HINT: Final = "is services.extractor.base_url an extraction server, or is a login page in front of it?"
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class ExtractionServer:
     def submit(self, crtdl: Path | bytes, patients: Sequence[str] = ()) -> str:
         """Start a job, in one attempt; return its status URL, absolute.
 
-        A file travels as ``application/fhir+json``; a CRTDL in memory as ``application/json`` (document 1). With
+        A file travels as ``application/fhir+json``; a CRTDL in memory as ``application/json``. With
         ``patients`` the cohort of the CRTDL is bypassed. Raises ``InputError`` (``crtdl-unreadable``,
         ``crtdl-not-json``, ``submission-too-large``), ``ServiceError`` (``content-location-missing``, …),
         ``ServiceBusyError``, ``NetworkError``.

@@ -1,4 +1,4 @@
-"""The step ``extractor``: its declaration, and what can be wrong before a job (document 3 §2 and §3)."""
+"""The step ``extractor``: its declaration, and what can be wrong before a job (docs/services.md)."""
 
 from __future__ import annotations
 

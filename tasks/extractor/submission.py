@@ -1,9 +1,7 @@
-"""The one submission of a job (document 1, procedure 2 and 3): attempted once, because a second one could create a
-second job.
+"""The one submission of a job (docs/services.md): attempted once, because a second one could create a second job.
 
 A note is left before the request, and the handle is in the job record before anything is polled. A run that finds the
-note without a handle does not guess: a person says which job of the server it is, or that there is none
-(``4-product.md`` §4, *Continue*).
+note without a handle does not guess: a person says which job of the server it is, or that there is none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An extraction job as its FHIR Task tells it (document 2, "Task resource mapping", "Progress extension on Task")."""
+"""An extraction job as its FHIR Task tells it (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _STAGES: Final = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADIN
 _CONSENT_AUDIT: Final = "Consent audit NDJSON"
 _PREFIXES: Final = ("extractor-", "torch-")
 _DELETED: Final = "DELETED"
-"""What deployed servers say of a deleted job, beside a ``Task.status`` of ``cancelled``; none of document 2's."""
+"""What deployed servers say of a deleted job, beside a ``Task.status`` of ``cancelled``; the API does not have it."""
 
 
 class JobStatus(StrEnum):
-    """The states of an extraction job (document 2)."""
+    """The states of an extraction job."""
 
     PENDING = "PENDING"
     RUNNING_GET_COHORT = "RUNNING_GET_COHORT"
@@ -75,7 +75,7 @@ class ExtractionTask:
     """The used part of a Task. ``version`` is ``meta.versionId``, for ``If-Match``.
 
     ``cancelled`` is whether somebody cancelled the job: ``Task.businessStatus`` decides, ``Task.status`` only where
-    there is none (document 3 §2). ``issues`` are those of the job as the server wrote them; they may quote data.
+    there is none. ``issues`` are those of the job as the server wrote them; they may quote data.
     """
 
     id: str

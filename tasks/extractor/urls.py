@@ -1,4 +1,4 @@
-"""The URLs of an extraction: made absolute and recognised (document 1, procedure 2, 3 and 6; document 3 §2)."""
+"""The URLs of an extraction: made absolute and recognised (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def service_url(base_url: str, *segments: str) -> str:
 
 
 def resolve(url: str, base_url: str) -> str:
-    """Return a URL of the server as an absolute URL (document 1, procedure 6).
+    """Return a URL of the server as an absolute URL.
 
     Absolute URLs are kept. A host without a scheme (``//host/path``, ``host:port/path``, ``host.name/path``, the host
     of ``base_url``) gets that of ``base_url``. Everything else is a path under ``base_url``, whose own path is not
@@ -67,7 +67,7 @@ def _unusable(url: str) -> ServiceError:
 
 
 def is_result_url(url: str) -> bool:
-    """Return whether a URL is that of a complete result (document 3 §2)."""
+    """Return whether a URL is that of a complete result."""
     try:
         return _RESULT.search(urlsplit(url).path) is not None
     except ValueError:
@@ -80,7 +80,7 @@ def job_id_of(status_url: str) -> str:
 
 
 def is_job_id(text: str) -> bool:
-    """Return whether the text is the id of an extraction job: a UUID (document 2)."""
+    """Return whether the text is the id of an extraction job: a UUID."""
     return _JOB_ID.fullmatch(text) is not None
 
 

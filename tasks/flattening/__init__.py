@@ -1,1 +1,1 @@
-"""The flattening step: data becomes CSV through a flattening service (document 1, ``services.flattening``)."""
+"""The flattening step: data becomes CSV through a flattening service (docs/services.md)."""

@@ -1,1 +1,1 @@
-"""``http_import``: import from an HTTP URL (document 3 §8)."""
+"""``http_import``: import from an HTTP URL (docs/steps.md)."""

@@ -1,4 +1,4 @@
-"""Import from HTTP URLs (document 1, http_import; document 3 §8). No credentials are sent."""
+"""Import from HTTP URLs (docs/steps.md). No credentials are sent."""
 
 from __future__ import annotations
 

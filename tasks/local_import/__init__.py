@@ -1,1 +1,1 @@
-"""``local_import``: import from a local directory (document 1, "services.local_import")."""
+"""``local_import``: import from a local directory (docs/steps.md)."""

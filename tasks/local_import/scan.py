@@ -1,4 +1,4 @@
-"""The files of a directory to import, and those that are left out: nothing is left out in silence (document 3 §1)."""
+"""The files of a directory to import, and those that are left out: nothing is left out in silence (docs/steps.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of an answer against what was sent, while both are in memory (document 3 §4, "What must agree").
+"""The check of an answer against what was sent, while both are in memory (docs/services.md).
 
 A wrong answer ends the step: another kind of resource, entries that are missing, types in another order, ids that no
 server takes. What a rule set does badly is counted by path, for the warnings of the step and the release report.
@@ -114,7 +114,7 @@ def check(
     """
     if not answer.says_json:
         raise WrongAnswerError("answer-not-json", "no JSON", "is the URL that of the service?")
-    # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
+    # In JSON text a literal line break is only ever white space between tokens.
     text = answer.body.translate(None, b"\r\n") if b"\n" in answer.body or b"\r" in answer.body else answer.body
     try:
         received = outline_of(text)

@@ -1,4 +1,4 @@
-"""What is sent at once: a line, or a part of a Bundle whose line is larger than the threshold (document 3 §4, "Split").
+"""What is sent at once: a line, or a part of a Bundle whose line is larger than the threshold (docs/services.md).
 
 The parts are cut greedily, in the order of the entries. Each has all members of the Bundle and with them its ``id``:
 the service seeds date shifting with it. Entries travel as they are written.

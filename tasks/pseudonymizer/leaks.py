@@ -1,6 +1,6 @@
 """What came back of a person: identifying values, and dates that stayed while others of the same line moved.
 
-(``design.md``, D12; document 3 §4, "Leaks".) The values of persons are searched for as whole strings in the bytes of
+docs/decisions/12-pseudonymizer-finds-leaks.md. The values of persons are searched for as whole strings in the bytes of
 the answer; only where one is found is the answer walked, to name the path. Values are named nowhere.
 
 A date moved when it is still a day, but another one: one that stayed has a path that the rules forgot. Birth dates are

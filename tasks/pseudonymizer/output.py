@@ -131,7 +131,7 @@ def by_number(tally: Counter[str]) -> list[tuple[str, int]]:
 
 
 def _without_few_birth_dates(leaks: dict[str, int], lines: int) -> dict[str, int]:
-    """Return the leaks without birth dates that few lines keep: a shift can be zero (document 3 §4)."""
+    """Return the leaks without birth dates that few lines keep: a shift can be zero."""
     return {
         key: found
         for key, found in leaks.items()

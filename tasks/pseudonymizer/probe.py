@@ -1,4 +1,4 @@
-"""The made-up resource goes first, and its answer says what the service will make of the data (document 3 §4).
+"""The made-up resource goes first, and its answer says what the service will make of the data (docs/services.md).
 
 Its values are the same in every probe, so a trust centre keeps one pseudonym for each of them. It goes alone first,
 then several times at once, and again when the step ends: the ids, references and dates must come back equal, which
@@ -126,7 +126,8 @@ class ProbeAnswer:
 def begin(call: Deidentify) -> MadeUp:
     """Send the made-up Bundle alone, then as often at once as may be, at least twice; return what came back.
 
-    Raises ``WrongServiceError`` for the first row of document 3 §4 that fits, and what ``ServiceClient.send`` raises.
+    Raises ``WrongServiceError`` for the first row of docs/services.md that fits, and what
+    ``ServiceClient.send`` raises.
     """
     if call.rules is not None:
         _require_rules_to_be_read(call)

@@ -1,8 +1,8 @@
-"""The anonymization file (document 1, ``services.pseudonymizer.anonymization_config``): what the step must know of it.
+"""The anonymization file (docs/services.md): what the step must know of it.
 
 The file goes to the service as its bytes are. It is read here for three things only: whether it can be sent at all,
 whether a ``remove`` rule may make entries fewer, and whether a key is missing without which pseudonyms may differ from
-request to request (document 3 §4). It can hold keys: no message quotes it.
+request to request. It can hold keys: no message quotes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``$de-identify``: one resource to the pseudonymization service and back (document 3 §4)."""
+"""``$de-identify``: one resource to the pseudonymization service and back (docs/services.md)."""
 
 from __future__ import annotations
 

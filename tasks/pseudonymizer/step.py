@@ -1,4 +1,4 @@
-"""The step ``pseudonymizer``, and its checks before there is a job: the anonymization file (document 3 §4)."""
+"""The step ``pseudonymizer``, and its checks before there is a job: the anonymization file (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def warnings(context: CheckContext) -> Iterator[str]:
 
 
 def gate(context: StepContext, report: StepReport) -> GateError | None:
-    """Return why no later step may see the data: identifying values that came back (document 3 §4, "Leaks")."""
+    """Return why no later step may see the data: identifying values that came back."""
     try:
         refuse_leaks(context.config, report.details.get("tallies", {}).get("leaks", {}), OUTPUT)
     except GateError as closed:

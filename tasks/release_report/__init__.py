@@ -1,1 +1,1 @@
-"""The release report: may these data leave, and if not, why (document 5)."""
+"""The release report: may these data leave, and if not, why (docs/review.md)."""

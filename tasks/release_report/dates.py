@@ -1,4 +1,4 @@
-"""Birth dates: how precise they are, and ages above 89 (document 5, section 1)."""
+"""Birth dates: how precise they are, and ages above 89 (docs/review.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings: each a stop, a look or a note, about a path, a file or a host, never about a value (document 5, §1)."""
+"""The findings: each a stop, a look or a note, about a path, a file or a host, never about a value (docs/review.md)."""
 
 from __future__ import annotations
 

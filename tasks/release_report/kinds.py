@@ -1,5 +1,4 @@
-"""What stands at a path: the kind of an element by the names on its way (document 5, section 1, *What still
-identifies*).
+"""What stands at a path: the kind of an element by the names on its way (docs/review.md).
 
 The elements of persons are those of the leak check (``fhir/persons.py``). In other resources a kind follows from the
 name of the element, as FHIR uses the names alike everywhere; what no list knows is free text where it has a space.

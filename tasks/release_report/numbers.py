@@ -1,4 +1,4 @@
-"""Numbers of patients as the release report prints them (document 5, section 2)."""
+"""Numbers of patients as the release report prints them (docs/review.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a release report: one HTML file without a script, at most ``LARGEST`` bytes (document 5, section 3).
+"""The page of a release report: one HTML file without a script, at most ``LARGEST`` bytes (docs/review.md).
 
 It shows what is in the document and nothing else; every text is escaped by the template. Long lists are cut, with a
 line that says how many more the JSON has.

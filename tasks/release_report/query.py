@@ -80,7 +80,7 @@ def read_query(path: Path | None) -> Query | None:
 
 
 def read_summary(path: Path) -> ServerSummary | None:
-    """Read ``job-summary.json`` of the extraction server (document 2); ``None`` if there is none."""
+    """Read ``job-summary.json`` of the extraction server; ``None`` if there is none."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

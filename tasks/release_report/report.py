@@ -1,4 +1,4 @@
-"""The release report of a job: measure what leaves, put the document together, write it (document 5).
+"""The release report of a job: measure what leaves, put the document together, write it (docs/review.md).
 
 ``make_report`` is what the gate calls; ``decide`` adds a decision to a report that still holds.
 """

@@ -1,4 +1,4 @@
-"""One pass over the files that leave (document 5): what is in them, whose, and what identifies.
+"""One pass over the files that leave (docs/review.md): what is in them, whose, and what identifies.
 
 Each resource is decoded for itself, so that a line of many costs no more memory than its largest. Values of the data
 live in local variables of the pass; what leaves it are paths, counts, and URLs that ``sections`` shows from k patients

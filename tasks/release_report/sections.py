@@ -1,4 +1,4 @@
-"""The sections 3 to 9 of the report, each out of facts, tables and sentences (document 5, section 1)."""
+"""The sections 3 to 9 of the report, each out of facts, tables and sentences (docs/review.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that flattening made: what a column holds follows from its path in the ViewDefinition (document 5, section 1).
+"""Tables that flattening made: what a column holds follows from its path in the ViewDefinition (docs/review.md).
 
 A column that no view has, as in a corrected table, is judged by its name. A row is the patient's whom its column
 ``patient`` names; in a table of patients, that of its ``id``.

@@ -56,7 +56,7 @@ class StoreClient:
     """The connections to the store that the configuration names; thread-safe. ``boto`` is botocore's client.
 
     ``timeout`` is in seconds for one request, ``within`` for all of them. The Basic credentials of
-    ``services.send.auth`` are those of an upstream proxy (document 1, "Authentication" rule 7): they go to the proxy
+    ``services.send.auth`` are those of an upstream proxy: they go to the proxy
     that the environment names, and with every request, for a reverse proxy in front of the store.
     """
 

@@ -1,4 +1,4 @@
-"""The step ``send``: which mode runs (document 1, services.send.send_as)."""
+"""The step ``send``: which mode runs (docs/services.md)."""
 
 from __future__ import annotations
 

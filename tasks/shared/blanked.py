@@ -1,4 +1,4 @@
-"""Replace credentials in what is kept of an answer (document 3 §1): some services and gateways echo requests.
+"""Replace credentials in what is kept of an answer (docs/services.md): some services and gateways echo requests.
 
 The values of ``Authorization`` and ``Proxy-Authorization`` are known by their form. What this process remembers, in
 memory only, are the secrets of the configuration, passwords of proxies, and keys of anonymization rules.

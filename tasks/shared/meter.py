@@ -13,8 +13,7 @@ from typing import Final
 from tasks.shared.log import logger
 
 STILL: Final = 10.0
-"""Seconds without anything done after which the rate is said to be zero, and the time left unknown
-(``4-product.md`` §5)."""
+"""Seconds without anything done after which the rate is said to be zero, and the time left unknown."""
 
 _WINDOW: Final = 30.0
 """Seconds that a rate is measured over."""

@@ -73,7 +73,7 @@ def as_task(name: str, work: Callable[[], T]) -> T | Exception:
 
 
 def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
-    """Ask each service with something made-up, before the first data go there (document 3 §1); what is doubtful.
+    """Ask each service with something made-up, before the first data go there; what is doubtful.
 
     Raises the error of the first that is not what the configuration calls it.
     """

@@ -103,7 +103,7 @@ class StepReport(StoredModel):
         return human_rate(self.content / self.seconds) if self.content and self.seconds else ""
 
     def summary(self) -> str:
-        """Return one line for a finished step (``4-product.md`` §5)."""
+        """Return one line for a finished step."""
         cells = self.cells()
         parts = [human_count(self.files, "file") if self.files is not None else ""]
         if cells["resources in"] or cells["resources out"]:

@@ -89,8 +89,7 @@ class MetadataProbe:
 
 
 PATIENCE: Final = 120.0
-"""Seconds that a service has for its made-up requests, repetitions included: the first one may start an engine
-(document 3 §1)."""
+"""Seconds that a service has for its made-up requests, repetitions included: the first one may start an engine."""
 
 _REFUSALS: Final = frozenset({401, 403, 407, 413})
 """What is about credentials, the proxy or sizes says nothing about whose URL this is."""

@@ -22,7 +22,7 @@ from tasks.shared.stop import Stop
 
 @dataclass(frozen=True)
 class Handle:
-    """The handle of an extraction job: where to ask for its state, and its id (document 1, procedure 3)."""
+    """The handle of an extraction job: where to ask for its state, and its id."""
 
     status_url: str
     job_id: str
@@ -133,7 +133,7 @@ class StepContext:
 
 
 class Reads(StrEnum):
-    """Input of a step (``4-product.md`` §4, "What a step reads")."""
+    """Input of a step."""
 
     NOTHING = "nothing"
     """An import brings data in."""

@@ -1,4 +1,4 @@
-"""Sizes, times and counts as a person reads them, wherever she does; JSON has plain numbers (``4-product.md`` §5)."""
+"""Sizes, times and counts as a person reads them, wherever she does; JSON has plain numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Work on several items at once, in threads; one thread, the caller's, reads the items and receives the results.
 
 What is read and not yet received is bounded, so memory does not grow with the data, even while one slow answer blocks
-the rest (document 3 §1).
+the rest.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def file_by_file(
     ``parts(base)`` are the parts of a file; ``opened(base)`` is where its results go, in their order. The parts of the
     next file are begun before the last results of a file have arrived, so no thread is idle at the end of a file. A
     ``None`` behind the parts of a file marks its end, and needs no work.
-    ``core`` is finished before another file begins (document 2, result files). Otherwise as ``in_order``.
+    ``core`` is finished before another file begins. Otherwise as ``in_order``.
     """
     core = [base for base in bases if base.lower() == CORE]
     for stage in (core, [base for base in bases if base not in core]):

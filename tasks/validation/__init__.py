@@ -1,1 +1,1 @@
-"""The validation step: data is checked against profiles by a service, and passed through (document 3 §6)."""
+"""The validation step: data is checked against profiles by a service, and passed through (docs/services.md)."""

@@ -1,4 +1,4 @@
-"""Chunks: the ``collection`` Bundles that are sent, and where everything in them came from (document 3 §6).
+"""Chunks: the ``collection`` Bundles that are sent, and where everything in them came from (docs/services.md).
 
 A chunk has at most ``bundle_chunk_size_mb`` (MiB) of text, unless a single resource is larger: that one travels alone.
 Lines are not torn apart, since a patient's resources refer to each other, unless a line alone is too large. A line that

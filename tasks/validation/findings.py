@@ -1,4 +1,4 @@
-"""Read the issues of an OperationOutcome with their places, and count them (document 3 §6).
+"""Read the issues of an OperationOutcome with their places, and count them (docs/services.md).
 
 An issue of severity ``error`` or ``fatal`` is a finding. Counts are keyed by severity, resource type and codes and hold
 nothing else: the texts of issues quote data, so they go into private files only.

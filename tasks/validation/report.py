@@ -1,4 +1,4 @@
-"""The report of one file, ``<base>.validation.ndjson``, and its rows of ``summary.csv`` (document 3 §6).
+"""The report of one file, ``<base>.validation.ndjson``, and its rows of ``summary.csv`` (docs/services.md).
 
 The report holds the OperationOutcomes about the chunks of a file, in their order, each on one line. ``summary.csv`` has
 every issue with file, line, ``Type/id``; it is put together from the rows of the files, so a million findings are never

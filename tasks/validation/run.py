@@ -1,4 +1,4 @@
-"""The validation step: every resource of the input is checked by the service, and stays where it is (document 3 §6).
+"""The validation step: every resource of the input is checked by the service, and stays where it is (docs/services.md).
 
 The step completes whatever is found: whether the pipeline goes on is decided by the gate, from what the step reports. A
 second validation step of a pipeline writes to ``validation-<position>/``.

@@ -1,4 +1,4 @@
-"""The calls to the validation service (document 3 §6), and the probe before.
+"""The calls to the validation service (docs/services.md), and the probe before.
 
 An answer 200, or 412 or 422 as FHIR servers' ``$validate`` gives, with an OperationOutcome that has an issue is an
 answer, whatever it says; everything else is a failure of the step, which names the file and its lines.
@@ -67,7 +67,7 @@ class Validator:
             if error.answered == 413:
                 raise self._too_large(error, chunk) from None
             return [ChunkOutcome(_cannot_be_validated(error), chunk)]
-        # A line break in JSON text is only ever white space between tokens (document 3 §1).
+        # A line break in JSON text is only ever white space between tokens.
         return [ChunkOutcome(_LINE_BREAKS.sub(b"", self._checked(answer, chunk).body).strip(), chunk)]
 
     def _ask(self, body: bytes) -> Answer:

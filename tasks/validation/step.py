@@ -1,5 +1,4 @@
-"""The step ``validation``, and its gate: findings in the data stop the pipeline after the step (document 1,
-"Pseudonymization, send and validation behavior"; document 3 §6).
+"""The step ``validation``, and its gate: findings in the data stop the pipeline after the step (docs/services.md).
 
 The step itself completes. Continuing does not pass the gate: only ``fail_on_error: false`` or corrected data opens it.
 """

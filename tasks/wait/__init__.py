@@ -1,1 +1,1 @@
-"""``wait``: a pause for manual inspection (document 1, "pipeline")."""
+"""``wait``: a pause for manual inspection (docs/review.md)."""

@@ -1,6 +1,6 @@
 """The step ``wait``: stop for a person who looks at the data, and go on with the data as that person left it.
 
-``4-product.md`` §4: ``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
+``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
 data files, else what the wait looked at. Behind ``flattening`` these are tables. It fires once for each position. Two
 waits over the same source share a directory: the later one sees what the earlier one left.
 """

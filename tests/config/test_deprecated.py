@@ -1,4 +1,4 @@
-"""Keys of earlier shapes (document 1, "Versioning"): accepted with a warning, refused beside the new form."""
+"""Keys of earlier shapes: accepted with a warning, refused beside the new form."""
 
 from __future__ import annotations
 

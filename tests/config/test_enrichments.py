@@ -1,4 +1,4 @@
-"""Enrichment rules: inline, and in the external JSON file (document 1, services.crtdl_preprocessing)."""
+"""Enrichment rules: inline, and in the external JSON file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every key: its default, what it accepts and refuses, in each of the three sources (document 1, "Resources")."""
+"""Every key: its default, what it accepts and refuses, in each of the three sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules that join keys: steps, required keys, auth, named files, what is insecure (document 1)."""
+"""The rules that join keys: steps, required keys, auth, named files, what is insecure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packaged operation (4-product.md §6): compose file, container file and units, as far as they can be read here."""
+"""Packaged operation: compose file, container file and units, as far as they can be read here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing secret and nothing of a payload outside the data files (architecture.md rule 7, 4-product.md §3).
+"""Nothing secret and nothing of a payload outside the data files.
 
 Canaries are planted in configuration, environment, data and the error bodies of a service; everything a run leaves is
 scanned: Prefect's database, logs, results, labels, artifacts, the job directory, stdout and stderr.
@@ -41,7 +41,7 @@ def everywhere(project, job, *outputs):
             continue
         if parts[:2] == ("jobs", job) and len(parts) > 3 and parts[2] in {"import", "import_wait"}:
             continue
-        if "failed" in parts:  # the full answers of a service, kept for the user (document 3 §1), mode 0600
+        if "failed" in parts:  # the full answers of a service, kept for the user, mode 0600
             continue
         if path.name == "pending.db":  # resources to be sent, and such answers
             assert PASSWORD.encode() not in path.read_bytes()

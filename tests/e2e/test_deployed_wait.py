@@ -1,4 +1,4 @@
-"""A run of a deployment: started from outside, parked, resumed by the API (4-product.md §4)."""
+"""A run of a deployment: started from outside, parked, resumed by the API."""
 
 import json
 

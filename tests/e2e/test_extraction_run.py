@@ -1,4 +1,4 @@
-"""Whole runs with an extraction, as processes: kill -9 anywhere, one submission, the same files (4-product.md §4)."""
+"""Whole runs with an extraction, as processes: kill -9 anywhere, one submission, the same files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduled job whose worker dies goes on by itself (``4-product.md`` §4, "Stop")."""
+"""A scheduled job whose worker dies goes on by itself."""
 
 from __future__ import annotations
 

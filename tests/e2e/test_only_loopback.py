@@ -1,4 +1,4 @@
-"""A machine that reaches nothing but itself runs a job (4-product.md §6)."""
+"""A machine that reaches nothing but itself runs a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Prefect server goes away under a running job, and comes back, or not (4-product.md §6)."""
+"""The Prefect server goes away under a running job, and comes back, or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every printed command runs as printed, in any directory (4-product.md §2)."""
+"""Every printed command runs as printed, in any directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Logs tab of a run in the Prefect UI (4-product.md §5)."""
+"""The Logs tab of a run in the Prefect UI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals, kill -9, cancel: how a run ends before its time (4-product.md §4 "Stop", "Continue")."""
+"""Signals, kill -9, cancel: how a run ends before its time."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""``kill -9`` while a job is being parked: it waits, and a command decides (4-product.md §4, "Wait").
+"""``kill -9`` while a job is being parked: it waits, and a command decides.
 
 A bridge before the Prefect API holds one request of the parking: before the API has it, or its answer. There the
 process is killed. The order is: record (labels), state, form (its schema, then its description).

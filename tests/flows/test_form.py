@@ -1,4 +1,4 @@
-"""The form of a deployment: few parameters, each a field that can be filled in at once (4-product.md §5)."""
+"""The form of a deployment: few parameters, each a field that can be filled in at once."""
 
 from flows.pipeline import pipeline
 

@@ -1,4 +1,4 @@
-"""The jobs directory is private to its user, and no link is followed below it (4-product.md §4)."""
+"""The jobs directory is private to its user, and no link is followed below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An interpreter that is too old gets one line that names the version needed (4-product.md §7)."""
+"""An interpreter that is too old gets one line that names the version needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that Sluice prints are quoted for a shell and run by this installation (4-product.md §2)."""
+"""The commands that Sluice prints are quoted for a shell and run by this installation."""
 
 from __future__ import annotations
 

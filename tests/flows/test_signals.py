@@ -1,4 +1,4 @@
-"""Signals (``4-product.md`` §4 "Stop"): a run ends between two files, within seconds, with the right exit code."""
+"""Signals: a run ends between two files, within seconds, with the right exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs with flattening against the sandbox services, as a user starts them (document 3 §5; ``4-product.md`` §4).
+"""Whole runs with flattening against the sandbox services, as a user starts them.
 
 The cells are those of a plain loop over the NDJSON that flattening read. After every disturbance the tables are those
 of an undisturbed run, and nothing of a patient is in what a person or a log sees.

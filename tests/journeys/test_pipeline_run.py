@@ -1,4 +1,4 @@
-"""Whole runs from the command line: start, wait, continue, and what a job leaves (4-product.md §2 and §4)."""
+"""Whole runs from the command line: start, wait, continue, and what a job leaves."""
 
 import json
 import shlex

@@ -1,8 +1,7 @@
 """Whole runs through validation and pseudonymization against the sandbox services, as a user starts them.
 
-Document 1, "Pseudonymization, send and validation behavior"; document 3 §4 and §6; ``4-product.md`` §4. After every
-disturbance: nothing lost, nothing doubled, the outputs those of an undisturbed run, nothing of a patient in what a
-person or a log sees.
+After every disturbance: nothing lost, nothing doubled, the outputs those of an undisturbed run, nothing of a patient in
+what a person or a log sees.
 """
 
 from __future__ import annotations

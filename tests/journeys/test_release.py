@@ -1,4 +1,4 @@
-"""The release report at the gate: what leaves, and on whose word (document 5, §3, and promises 3 and 6 of §4)."""
+"""The release report at the gate: what leaves, and on whose word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The validation gate in whole runs (document 1, "send and validation behavior"; document 3 §6, "The gate")."""
+"""The validation gate in whole runs."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Services that changed places: ``plan`` and ``start`` find them, not one byte of the input is sent (document 3 §1)."""
+"""Services that changed places: ``plan`` and ``start`` find them, not one byte of the input is sent."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_server_that_answers_400_to_what_it_does_not_know_is_none_of_the_servi
         path = configured(tmp_path, urls | {step: peer.url}, **given)
         inputs = JobInputs(config=str(path), crtdl=str(CRTDL))
         findings = preflight(inputs.load(), inputs)
-    # A pseudonymizer answers 400 to rules that it cannot use, too (document 3 §4).
+    # A pseudonymizer answers 400 to rules that it cannot use, too.
     reference = "rules-refused" if step == "pseudonymizer" else "wrong-service"
     assert [finding.reference for finding in findings] == [reference]
     assert findings[0].message.startswith(step)

@@ -1,4 +1,4 @@
-"""Well-behaved answers of the services: one function of a request each (documents 1 and 2, document 3 §2 to §8).
+"""Well-behaved answers of the services: one function of a request each.
 
 ``ScriptedServer(validation, script)`` serves one of them, and the script may say something else.
 """

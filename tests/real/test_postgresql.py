@@ -1,4 +1,4 @@
-"""A Prefect server with PostgreSQL: jobs at once, and one that waits and is released (document 4 §6)."""
+"""A Prefect server with PostgreSQL: jobs at once, and one that waits and is released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue of steps, and the declarations of each (document 1, "pipeline")."""
+"""The catalogue of steps, and the declarations of each."""
 
 import subprocess
 import sys

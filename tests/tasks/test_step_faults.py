@@ -1,4 +1,4 @@
-"""Every step when its service or the network misbehaves, and what is told of it (document 3 §1).
+"""Every step when its service or the network misbehaves, and what is told of it.
 
 What only one of them does beyond this stands beside its other tests.
 """

@@ -1,4 +1,4 @@
-"""A step that is killed with ``kill -9`` goes on where it was, and ends as an undisturbed one (``4-product.md`` §4)."""
+"""A step that is killed with ``kill -9`` goes on where it was, and ends as an undisturbed one."""
 
 from __future__ import annotations
 

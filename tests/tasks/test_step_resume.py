@@ -1,4 +1,4 @@
-"""A step that runs again does what is missing, and nothing else (``4-product.md`` §4, "Continue")."""
+"""A step that runs again does what is missing, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The extraction server: all of document 2 over a directory of FHIR NDJSON that is held in memory."""
+"""The extraction server: its whole API over a directory of FHIR NDJSON that is held in memory."""

@@ -1,4 +1,4 @@
-"""The extraction server over HTTP: operations at ``/fhir`` (document 2), result files below ``/output``."""
+"""The extraction server over HTTP: operations at ``/fhir`` (docs/services.md), result files below ``/output``."""
 
 from __future__ import annotations
 

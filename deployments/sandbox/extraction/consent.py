@@ -108,7 +108,7 @@ def _provisions(consent: Node) -> Iterator[_Provision]:
 
 
 def minimized(node: Node) -> Node:
-    """Return a resource of the audit with the elements listed in document 2, "Task.output"."""
+    """Return a resource of the audit with the elements that an audit file has."""
     kind = str(node["resourceType"])
     kept: Node = {"resourceType": kind, "id": node["id"]}
     profiles = node.get("meta", {}).get("profile") if isinstance(node.get("meta"), dict) else None

@@ -1,4 +1,4 @@
-"""What is counted and reported of an extraction: the diagnostics summary and the two CSV reports of document 2."""
+"""What is counted and reported of an extraction: the diagnostics summary and the two CSV reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extract a batch of patients, or the core file: the stages of document 2, one after the other."""
+"""Extract a batch of patients, or the core file: the stages of the API, one after the other."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ TRIES: Final = 5
 
 
 class JobStatus(StrEnum):
-    """States of a job (document 2, "Job")."""
+    """States of a job."""
 
     PENDING = "PENDING"
     RUNNING_GET_COHORT = "RUNNING_GET_COHORT"

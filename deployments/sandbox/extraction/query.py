@@ -386,7 +386,7 @@ def read_query(body: bytes) -> Query:
 
 
 def read_cohort(body: bytes) -> Cohort:
-    """Read the cohort of a CRTDL, or a bare CCDL (document 2, ``$evaluate-cohort``). Raises ``QueryError``."""
+    """Read the cohort of a CRTDL, or a bare CCDL. Raises ``QueryError``."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         return msgspec.json.decode(members.get("cohortDefinition", body), type=Cohort)

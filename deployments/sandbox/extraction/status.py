@@ -1,4 +1,4 @@
-"""The status endpoint: answers to a poll, and the completion manifest of document 2."""
+"""The status endpoint: answers to a poll, and the completion manifest."""
 
 from __future__ import annotations
 

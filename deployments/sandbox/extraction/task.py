@@ -1,4 +1,4 @@
-"""Jobs as FHIR Tasks: the resource, the search, and the change of priority (document 2, "Task resource mapping")."""
+"""Jobs as FHIR Tasks: the resource, the search, and the change of priority (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from deployments.sandbox.extraction.jobs import Job, JobPriority, JobStatus, ins
 from deployments.sandbox.service import Call, FhirProblem, Json, quoted
 
 EXTENSION_BASE: Final = "https://sandbox.example/fhir"
-"""``{extension_base}`` in document 2."""
+"""The base of the URLs of the extensions of a Task."""
 STATUS_SYSTEM: Final = f"{EXTENSION_BASE}/CodeSystem/job-status"
-"""``{job_status_system}`` in document 2."""
+"""The code system of the states of a job."""
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _ETAG: Final = re.compile(r'(?:W/)?"(\d{1,18})"')
 _STATUS: Final = {

@@ -1,4 +1,4 @@
-"""The CRTDL, the query of an extraction: what the client reads of it and checks (document 3 §3).
+"""The CRTDL, the query of an extraction: what the client reads of it and checks (docs/services.md).
 
 ``doubts`` are about what is submitted all the same, with a warning. The cohort is not looked into: the server says what
 is wrong with it.

@@ -1,4 +1,4 @@
-"""The effective CRTDL: what every step of a job works with (document 1, crtdl_preprocessing and procedure 1).
+"""The effective CRTDL: what every step of a job works with (docs/steps.md).
 
 Without rules it is ``crtdl.json``, a byte-for-byte copy. With at least one rule it is ``enriched-crtdl.json``: the same
 document with attributes, and groups where a rule says so, added. What no rule touches keeps its spelling: the document

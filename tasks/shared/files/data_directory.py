@@ -18,7 +18,7 @@ from tasks.shared.files.part_file import PART
 NDJSON = ".ndjson"
 ZST = ".zst"
 CORE = "core"
-"""Base name of the file that every step processes before all others (document 2, "Result files" rule 2)."""
+"""Base name of the file that every step processes before all others."""
 
 _DATA_NAME = re.compile(r"(?P<base>.*)\.ndjson(\.zst)?", re.IGNORECASE | re.DOTALL)
 _CONSENT_NAME = re.compile(r".*_consent", re.IGNORECASE | re.DOTALL)
@@ -37,7 +37,7 @@ def base_name(name: str) -> str:
 
 
 def is_consent_name(name: str) -> bool:
-    """Return whether this is a consent audit file, ``*_consent.ndjson[.zst]`` in any case (document 3 §2)."""
+    """Return whether this is a consent audit file, ``*_consent.ndjson[.zst]`` in any case."""
     return _DATA_NAME.fullmatch(name) is not None and _CONSENT_NAME.fullmatch(base_name(name)) is not None
 
 

@@ -1,7 +1,7 @@
 """An inventory: the data files below some directories, each with size and SHA-256 of its stored bytes, and one digest.
 
 The files that a step wrote, a reviewer saw at a ``wait`` and ``send`` is about to read are compared as inventories
-(document 3 §7; ``design.md``, D11). The digest is the SHA-256 over one line a file, sorted by name,
+(docs/decisions/11-one-judge.md). The digest is the SHA-256 over one line a file, sorted by name,
 ``{"name":…,"size":…,"sha256":…}``. An inventory is kept as such lines, with the time of the file's last change: while
 this and the size are unchanged, the file is read again only for the comparison before a send.
 """

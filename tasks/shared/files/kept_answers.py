@@ -1,8 +1,8 @@
 """``<step>/failed/``: answers of a service to failed requests.
 
-Services quote data of patients and stack traces in their answers (document 3 §1), so these stay in the job directory,
-mode 0600; errors and logs name the file only. No request is kept beside its answer: both would be a table of original
-values and pseudonyms.
+Services quote data of patients and stack traces in their answers, so these stay in the job directory, mode 0600; errors
+and logs name the file only. No request is kept beside its answer: both would be a table of original values and
+pseudonyms.
 """
 
 from __future__ import annotations

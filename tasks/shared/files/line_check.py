@@ -1,4 +1,4 @@
-"""Check of what is imported, line by line, while the bytes pass (document 3 §1, "At every import").
+"""Check of what is imported, line by line, while the bytes pass (docs/steps.md).
 
 Each line is a JSON object with a ``resourceType``, in UTF-8. It is read in full, without building Python values, so the
 check costs less than storing the data. No error quotes the content.

@@ -1,4 +1,7 @@
-"""Files that are whole or absent: written as ``<name>.part``, forced to disk, then renamed (``design.md``, D6)."""
+"""Files that are whole or absent: written as ``<name>.part``, forced to disk, then renamed.
+
+The order is that of docs/decisions/06-file-is-the-unit.md.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ PART: Final = ".part"
 """Suffix of an unfinished file."""
 
 LEVELS: Final = {"fastest": 1, "default": 3, "better": 7, "best": 11}
-"""Document 1's names of the compression levels, as levels of zstd."""
+"""The names of ``compression.level``, as levels of zstd."""
 
 
 def part_of(final: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Credentials of a service: Basic, OAuth 2.0 client credentials, API key (document 1, "Authentication").
+"""Credentials of a service: Basic, OAuth 2.0 client credentials, API key (docs/configuration.md).
 
 Tokens are kept for the process, per issuer and client, so that all clients of a run share one; they are refreshed 30
 seconds before they expire. How a client identifies itself to the issuer is authlib's.

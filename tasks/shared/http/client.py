@@ -1,4 +1,4 @@
-"""The client of every outgoing HTTP call (documents 1 and 3 §1): httpx, one client per thread.
+"""The client of every outgoing HTTP call (docs/services.md): httpx, one client per thread.
 
 ``send`` makes a call and returns the whole answer, again and again while the failure is transient; ``stream`` opens a
 download, once; ``peek`` asks whether the service is there.

@@ -1,8 +1,8 @@
 """Downloading NDJSON: streamed into an ``Intake``, tried again from its beginning while that helps.
 
-Document 1 ("Errors", procedure 7): no deadline for the whole request; no byte for the stall timeout ends it with a
-``StalledError``, which is not retried, and neither is an error of the file system. The length is checked against
-``Content-Length`` by httpx. Redirects are followed, to other hosts without credentials (document 3 §2).
+No deadline for the whole request; no byte for the stall timeout ends it with a ``StalledError``, which is not retried,
+and neither is an error of the file system. The length is checked against ``Content-Length`` by httpx. Redirects are
+followed, to other hosts without credentials (docs/services.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
 STALL_TIMEOUT: Final = 60.0
-"""Seconds; document 1, services.extractor.download_stall_timeout. Also what 0 selects."""
+"""Seconds; the default of ``services.extractor.download_stall_timeout``. Also what 0 selects."""
 
 _OPERATION: Final = "download"
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml", "text/xml", "application/xml", "application/fhir+xml"})

@@ -1,4 +1,4 @@
-"""TLS and proxies of every outgoing call (documents 1 and 3 §1), S3 included, and the check of the environment.
+"""TLS and proxies of every outgoing call (docs/services.md), S3 included, and the check of the environment.
 
 ``tls.ca_cert_path`` is added to the operating system's trust store and may hold server certificates, too. The variables
 ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` name proxies, in lower case, which wins, and in upper

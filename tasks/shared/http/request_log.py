@@ -1,4 +1,4 @@
-"""What ``-v`` prints for each request: method, address and result (``4-product.md`` §2).
+"""What ``-v`` prints for each request: method, address and result (docs/commands.md).
 
 A line has the status or the error, the bytes of the bodies and the time; never a body, a header, a user or a password.
 It has the names of a query, not the values (permissions, identifiers of persons), and no id behind a resource type.

@@ -1,8 +1,7 @@
 """Repetition of calls: when, how often, and how long the wait is.
 
-Document 3 §1: the type of the error decides, never its text; the number of attempts is ``retry.max_attempts``, the
-first one included; the wait is ``min(initial * 2^attempt, max)`` with the attempt counted from 0, raised to the value
-of ``Retry-After``.
+The type of the error decides, never its text; the number of attempts is ``retry.max_attempts``, the first one included;
+the wait is ``min(initial * 2^attempt, max)`` with the attempt counted from 0, raised to the value of ``Retry-After``.
 """
 
 from __future__ import annotations

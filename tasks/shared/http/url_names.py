@@ -1,4 +1,4 @@
-"""Names of files from the URLs they come from (document 1, procedure 7; document 3 §2 and §8).
+"""Names of files from the URLs they come from (docs/steps.md).
 
 A name is the last path segment without the query, decoded; characters that are not letters, digits, blanks or
 ``.-_()`` become ``_``.

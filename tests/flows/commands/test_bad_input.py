@@ -1,7 +1,7 @@
 """Bad input from the command line: a clear error, the right exit code, nothing half-written, nothing quoted.
 
-``4-product.md`` §2 (preflight findings: 2 when any is about configuration or input, 3 when all are about services that
-cannot be reached now; no job after either) and §4 ("an existing final file is complete"), issue 1 "Bad input".
+Preflight findings: 2 when any is about configuration or input, 3 when all are about services that cannot be reached
+now; no job after either.
 """
 
 import json

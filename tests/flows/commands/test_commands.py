@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help at once, usage errors, completion (4-product.md §2)."""
+"""The command line as a user meets it: help at once, usage errors, completion."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Shell completion at the cursor (4-product.md §2, ``completion``)."""
+"""Shell completion at the cursor."""
 
 from __future__ import annotations
 

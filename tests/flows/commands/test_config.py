@@ -1,4 +1,4 @@
-"""``config init``: a commented configuration with the blocks that its steps need (4-product.md §2)."""
+"""``config init``: a commented configuration with the blocks that its steps need."""
 
 from __future__ import annotations
 

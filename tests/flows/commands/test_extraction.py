@@ -1,4 +1,4 @@
-"""The ``extraction`` commands over real HTTP (4-product.md §2; document 2, the Task API)."""
+"""The ``extraction`` commands over real HTTP."""
 
 from __future__ import annotations
 

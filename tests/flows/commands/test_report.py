@@ -1,4 +1,4 @@
-"""``job report`` (document 5, section 3): what it prints and how it ends."""
+"""``job report``: what it prints and how it ends."""
 
 from __future__ import annotations
 

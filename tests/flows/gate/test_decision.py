@@ -1,4 +1,4 @@
-"""What becomes of a job after an answer at a wait (4-product.md §4, "Wait"), and what an approval is bound to."""
+"""What becomes of a job after an answer at a wait, and what an approval is bound to."""
 
 from __future__ import annotations
 

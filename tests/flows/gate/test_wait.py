@@ -1,4 +1,4 @@
-"""A wait over the command line and the API (4-product.md §4, "Wait"; design.md, D11)."""
+"""A wait over the command line and the API."""
 
 from __future__ import annotations
 

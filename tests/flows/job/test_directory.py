@@ -1,4 +1,4 @@
-"""The reset of a job's directory for ``continue --from`` (4-product.md §4)."""
+"""The reset of a job's directory for ``continue --from``."""
 
 from pathlib import Path
 

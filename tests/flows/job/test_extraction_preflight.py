@@ -1,4 +1,4 @@
-"""Preflight findings about an extraction before a job exists (4-product.md §2, document 3 §3)."""
+"""Preflight findings about an extraction before a job exists."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_directory_is_a_finding(server: PatientExtraction) -> None:
 
 
 class TestJobThatGoesOn:
-    """Once a job rests on its copies, they are what is checked (4-product.md §4, "Continue")."""
+    """Once a job rests on its copies, they are what is checked."""
 
     @pytest.fixture
     def job(self, server: PatientExtraction, tmp_path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Job arguments (4-product.md §2): an id, the unique beginning of one, or ``latest``; and the step to repeat."""
+"""Job arguments: an id, the unique beginning of one, or ``latest``; and the step to repeat."""
 
 from __future__ import annotations
 

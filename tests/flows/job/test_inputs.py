@@ -1,4 +1,4 @@
-"""CRTDL and INPUT are distinguished by their content (4-product.md §2)."""
+"""CRTDL and INPUT are distinguished by their content."""
 
 import json
 

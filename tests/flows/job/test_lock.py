@@ -1,4 +1,4 @@
-"""The lock of a job (4-product.md §4: held with flock by the process that runs the job)."""
+"""The lock of a job (held with flock by the process that runs the job)."""
 
 from __future__ import annotations
 

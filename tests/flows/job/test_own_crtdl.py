@@ -1,4 +1,4 @@
-"""A job reads its own copy of the CRTDL (document 1, procedure 1; 4-product.md §4, "Continue")."""
+"""A job reads its own copy of the CRTDL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preflight findings before a job exists or continues (``4-product.md`` §2; issue 1, "Preflight")."""
+"""Preflight findings before a job exists or continues."""
 
 from __future__ import annotations
 

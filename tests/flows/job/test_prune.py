@@ -1,4 +1,4 @@
-"""``job delete`` and ``job prune``: the files go first, the record last; what runs or waits stays (4-product.md §2)."""
+"""``job delete`` and ``job prune``: the files go first, the record last; what runs or waits stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job record in labels, and the states a job is shown in (4-product.md §4)."""
+"""The job record in labels, and the states a job is shown in."""
 
 import fcntl
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""A running job: what each transition writes into the record, and how a run ends (4-product.md §4)."""
+"""A running job: what each transition writes into the record, and how a run ends."""
 
 from __future__ import annotations
 

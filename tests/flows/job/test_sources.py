@@ -1,4 +1,4 @@
-"""Input of each step, and the data that a wait shows as outgoing (4-product.md §4, "What a step reads")."""
+"""Input of each step, and the data that a wait shows as outgoing."""
 
 from __future__ import annotations
 

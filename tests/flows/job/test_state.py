@@ -1,4 +1,4 @@
-"""The states that a job is shown in (4-product.md §4)."""
+"""The states that a job is shown in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Prefect API a command uses, and how a wrong address is reported (4-product.md §6)."""
+"""Which Prefect API a command uses, and how a wrong address is reported."""
 
 from __future__ import annotations
 

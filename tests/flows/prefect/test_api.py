@@ -1,4 +1,4 @@
-"""The client of Prefect's API: what is repeated, and for how long (4-product.md §6)."""
+"""The client of Prefect's API: what is repeated, and for how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local Prefect server of a jobs directory (4-product.md §6)."""
+"""The local Prefect server of a jobs directory."""
 
 from __future__ import annotations
 

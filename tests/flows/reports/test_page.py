@@ -1,4 +1,4 @@
-"""The page of a job in the Prefect UI (4-product.md §5): Markdown of the record, in which text stays text."""
+"""The page of a job in the Prefect UI: Markdown of the record, in which text stays text."""
 
 from __future__ import annotations
 

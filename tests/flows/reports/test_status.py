@@ -1,4 +1,4 @@
-"""``pipeline status`` and ``job list`` of a record, for people and for scripts (4-product.md §2)."""
+"""``pipeline status`` and ``job list`` of a record, for people and for scripts."""
 
 from __future__ import annotations
 

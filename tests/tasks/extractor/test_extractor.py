@@ -1,4 +1,4 @@
-"""The extraction step against a scripted server: document 1's procedure, its poll table, and its named failures."""
+"""The extraction step against a scripted server: its procedure, the table of polls, and the named failures."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_lost_answer_is_a_question_and_the_answer_goes_on(place: Place) -> Non
     assert place.run().files == 2
 
 
-# The poll table of document 1
+# The table of polls
 
 TABLE: dict[str, tuple[list[Reply | Raw], Any]] = {
     "202": ([RUNNING], None),

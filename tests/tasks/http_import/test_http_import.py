@@ -1,4 +1,4 @@
-"""Import from URLs against a scripted server: names, the check before a start, a list that changes (document 3 §8)."""
+"""Import from URLs against a scripted server: names, the check before a start, a list that changes."""
 
 from __future__ import annotations
 

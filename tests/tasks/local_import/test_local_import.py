@@ -1,4 +1,4 @@
-"""Import of a directory: what is taken, what is left out and named, what stops it (document 3 §1, document 1).
+"""Import of a directory: what is taken, what is left out and named, what stops it.
 
 What is no data inside a file is in ``shared/files/test_line_check.py``.
 """

@@ -1,4 +1,4 @@
-"""Small rule files of our own, each with the character of a published one: the rows of document 6 §2."""
+"""Small rule files of our own, each with the character of a published one."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ RULE_SETS: Final = {
     ),
     "redact-all": rule_file(*redacted("Resource")),
 }  # fmt: skip
-"""A row of document 6 §2 each."""
+"""One for each kind of published rule file."""
 
 OTHERS: Final = {
     "ids longer than references": rule_file(*hashed(IDS[0]), *hashed(IDS[1], length=32), *PERSON),

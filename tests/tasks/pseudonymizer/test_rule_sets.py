@@ -1,4 +1,4 @@
-"""What becomes of data under each kind of published rule file, through the command line (document 3 §4, document 6 §2).
+"""What becomes of data under each kind of published rule file, through the command line.
 
 A replica of the deployed service applies the rules: what is accepted, what is warned of, what is refused.
 """

@@ -1,4 +1,4 @@
-"""Each finding, and when it is none (document 5, section 1)."""
+"""Each finding, and when it is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``banded``: one function for all numbers of patients (document 5, section 2)."""
+"""``banded``: one function for all numbers of patients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Page, artifact and short lines: what a person reads of a report, in both languages (document 5, section 3)."""
+"""Page, artifact and short lines: what a person reads of a report, in both languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises 1, 2, 4, 5 and 7 of document 5, section 4, each over whole reports."""
+"""The guarantees of docs/review.md, each over whole reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pass over files: patients, lines, types, tables, limits (document 5, sections 1 and 2)."""
+"""One pass over files: patients, lines, types, tables, limits."""
 
 from __future__ import annotations
 

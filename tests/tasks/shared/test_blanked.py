@@ -1,4 +1,4 @@
-"""Kept answers hold no credential that was sent (document 3 §1)."""
+"""Kept answers hold no credential that was sent."""
 
 from __future__ import annotations
 

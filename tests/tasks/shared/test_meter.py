@@ -1,4 +1,4 @@
-"""Progress of a step, its rate and its time left (``4-product.md`` §5)."""
+"""Progress of a step, its rate and its time left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reconciliation of two steps (4-product.md §5, "Reconciliation")."""
+"""Reconciliation of two steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units that a person reads (``4-product.md`` §5): ``21.6 s``, ``153 kB``, ``1,204 resources``."""
+"""Units that a person reads: ``21.6 s``, ``153 kB``, ``1,204 resources``."""
 
 from __future__ import annotations
 

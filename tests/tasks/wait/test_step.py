@@ -1,4 +1,4 @@
-"""The wait step: ``4-product.md`` §4, "Wait" and "what a step reads"; the bad inputs of the issue."""
+"""The wait step: what the next step reads, and corrected files that are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cohort evaluation (document 3 §3) through ``$evaluate-cohort`` (document 2)."""
+"""Cohort evaluation through ``$evaluate-cohort``."""
 
 from __future__ import annotations
 

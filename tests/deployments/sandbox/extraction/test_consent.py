@@ -1,4 +1,4 @@
-"""Consent (document 3 §2): extracted patients, their resources, and the audit files of document 2."""
+"""Consent: extracted patients, their resources, and the audit files."""
 
 from __future__ import annotations
 

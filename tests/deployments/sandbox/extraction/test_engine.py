@@ -1,4 +1,4 @@
-"""The job engine through its API: transitions, scheduling, races, temporary failures (document 2; document 3 §2)."""
+"""The job engine through its API: transitions, scheduling, races, temporary failures."""
 
 from __future__ import annotations
 

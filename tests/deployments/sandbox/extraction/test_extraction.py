@@ -1,4 +1,4 @@
-"""Extraction semantics (document 3 §2), through real jobs."""
+"""Extraction semantics, through real jobs."""
 
 from __future__ import annotations
 

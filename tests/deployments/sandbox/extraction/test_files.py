@@ -1,4 +1,4 @@
-"""Result files: HEAD, GET, ranges, types, availability (document 2, "Result file access")."""
+"""Result files: HEAD, GET, ranges, types, availability."""
 
 from __future__ import annotations
 

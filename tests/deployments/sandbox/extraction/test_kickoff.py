@@ -1,4 +1,4 @@
-"""``POST /fhir/$extract-data`` (document 2; document 3 §2, "kick-off")."""
+"""``POST /fhir/$extract-data``."""
 
 from __future__ import annotations
 

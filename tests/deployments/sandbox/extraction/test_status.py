@@ -1,4 +1,4 @@
-"""``GET /fhir/__status/{jobId}``: every code, and the completion manifest (document 2; document 3 §2)."""
+"""``GET /fhir/__status/{jobId}``: every code, and the completion manifest."""
 
 from __future__ import annotations
 

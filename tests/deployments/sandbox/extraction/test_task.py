@@ -1,4 +1,4 @@
-"""Jobs as Tasks: the resource, the search, priorities under optimistic locking (document 2; document 3 §2)."""
+"""Jobs as Tasks: the resource, the search, priorities under optimistic locking."""
 
 from __future__ import annotations
 

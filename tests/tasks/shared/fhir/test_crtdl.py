@@ -1,4 +1,4 @@
-"""What the client checks of a CRTDL: JSON, two keys, groups and their ids; all findings at once (document 3 §3)."""
+"""What the client checks of a CRTDL: JSON, two keys, groups and their ids; all findings at once."""
 
 from __future__ import annotations
 

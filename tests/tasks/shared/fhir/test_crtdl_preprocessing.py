@@ -1,4 +1,4 @@
-"""CRTDL preprocessing (document 1, services.crtdl_preprocessing; document 3 §3, "Enrichment")."""
+"""CRTDL preprocessing."""
 
 from __future__ import annotations
 

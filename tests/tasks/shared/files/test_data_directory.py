@@ -1,4 +1,4 @@
-"""Selection of data files in a directory: ``4-product.md`` §4, "left alone and named once"."""
+"""Selection of data files in a directory: what is no data is left alone and named once."""
 
 from __future__ import annotations
 

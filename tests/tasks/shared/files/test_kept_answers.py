@@ -1,4 +1,4 @@
-"""Answers that made a step fail are kept for a person (document 3 §1)."""
+"""Answers that made a step fail are kept for a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of every imported line, and the reading of lines (document 3 §1, "At every import")."""
+"""The check of every imported line, and the reading of lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who authenticates how, and where the credentials go (document 1, "Authentication"; document 3 §1)."""
+"""Who authenticates how, and where the credentials go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of every call over a real socket: retry, redirects, errors that quote nothing (document 3 §1)."""
+"""The client of every call over a real socket: retry, redirects, errors that quote nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads: streamed, checked, tried again from their beginning (document 1, "Errors", procedure 7)."""
+"""Downloads: streamed, checked, tried again from their beginning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS and proxies of every call, and the variables that name them (documents 1 and 3 §1)."""
+"""TLS and proxies of every call, and the variables that name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of files from URLs (document 1, procedure 7; document 3 §2 and §8)."""
+"""Names of files from URLs."""
 
 from __future__ import annotations
 
