@@ -16,6 +16,7 @@ from tasks.shared.file_work import Done, FileWork
 from tasks.shared.files.data_directory import data_file_name
 from tasks.shared.files.part_file import PartFile
 from tasks.shared.step import StepContext
+from tasks.shared.units import human_count
 
 OUTPUT: Final = "pseudonymized"
 
@@ -74,7 +75,7 @@ class FileOutput:
             raise DataError(
                 "everything-removed",
                 "pseudonymizer: every resource of the file came back with nothing but type, id and meta",
-                context=self._base,
+                context=self._part.final.name,
                 hint="which rules does the service use? see services.pseudonymizer.anonymization_config",
             )
         tallies = {kind: dict(tally.most_common(200)) for kind, tally in self._findings.tallies.items()}
@@ -104,7 +105,7 @@ def refuse_leaks(config: PipelineConfig, leaks: dict[str, int], file: str) -> No
     """Raise ``GateError`` (``residual-identifiers``) if there are leaks that are not kept on purpose."""
     found = leaks_by_path(config, leaks)
     if found and config.services.pseudonymizer.residual_identifiers == "stop":
-        listed = ", ".join(f"{path} ({count:,} lines)" for path, count in found.items())
+        listed = ", ".join(f"{path} ({human_count(count, 'line')})" for path, count in found.items())
         raise GateError(
             "residual-identifiers",
             f"pseudonymizer: identifying values came back unchanged: {listed}",

@@ -23,6 +23,7 @@ from tasks.shared.http.answer import Answer, issues
 from tasks.shared.log import logger
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
+from tasks.shared.units import human_count
 from tasks.shared.work import file_by_file
 
 STATE: Final = "pseudonymizer"
@@ -199,7 +200,9 @@ def _report(context: StepContext, done: list[Done], files: list[Path], warnings:
         warnings += one.warnings
     for kind, what in _WARNED.items():
         if tallies.get(kind):
-            listed = ", ".join(f"{name} ({count:,} lines)" for name, count in by_number(tallies[kind])[:10])
+            listed = ", ".join(
+                f"{name} ({human_count(count, 'line')})" for name, count in by_number(tallies[kind])[:10]
+            )
             warnings.append(f"{what}: {listed}")
     for line in warnings:
         logger.warning("pseudonymizer: %s", line)

@@ -233,7 +233,7 @@ def test_a_value_is_found_wherever_it_stands_also_escaped_and_a_city_is_none(pla
         | {"entry": [answer["entry"][0], {"resource": observation("o9", "x", note=[{"text": umlaut}])}]}
     )
     error = place.fails(GateError)
-    assert "Observation.note.text (1 lines)" in error.message
+    assert "Observation.note.text (1 line)" in error.message
     assert "city" not in error.message
 
 
@@ -298,7 +298,8 @@ def test_a_file_of_which_nothing_is_left_ends_the_step(place: Place) -> None:
     place.change = lambda answer: (
         answer | {"entry": [{"resource": {"resourceType": e["resource"]["resourceType"]}} for e in answer["entry"]]}
     )
-    assert place.fails(SluiceError).reference == "everything-removed"
+    error = place.fails(SluiceError)
+    assert (error.reference, error.context) == ("everything-removed", "a.ndjson.zst")
 
 
 def test_a_line_passes_a_dozen_modules(place: Place) -> None:
