@@ -220,7 +220,7 @@ def test_identifying_values_that_come_back_end_the_step_after_the_file(place: Pl
     error = place.fails(GateError, max_concurrent_requests=1)
     assert (error.reference, error.exit_code) == ("residual-identifiers", 5)
     assert path in error.message
-    assert "1 lines" in error.message or element == "birthDate"
+    assert "1 line)" in error.message or element == "birthDate"
 
 
 def test_a_value_is_found_wherever_it_stands_also_escaped_and_a_city_is_none(place: Place) -> None:
