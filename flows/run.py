@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -29,9 +30,6 @@ COMMANDS = {
     "server": "flows.commands.local:server",
     "completion": "flows.commands.complete:completion",
 }
-
-AWAY = 3
-"""The exit code of what failed for now, an API that is away for too long among it."""
 
 
 class Root(click.Group):
@@ -107,9 +105,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     signals.install()
     code = run(sys.argv[1:] if argv is None else argv)
     signals.ignore()
-    if code == AWAY:  # Prefect would try for minutes to send its last lines to an API that is away
-        os._exit(code)
-    sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)  # Prefect's threads would try for minutes to send their last lines to an API that was away
 
 
 if __name__ == "__main__":

@@ -131,3 +131,14 @@ def test_plan_starts_nothing(tmp_path):
     ran = run("pipeline", "plan", "c.yaml", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "data"]
+
+
+def test_a_command_ends_although_a_thread_still_waits(tmp_path):
+    waiting = (
+        "import threading, time; from flows.run import main\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start(); main(['--version'])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", waiting], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (ran.returncode, ran.stdout[:8]) == (0, "sluice 0")
