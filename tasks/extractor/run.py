@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from tasks.extractor.download import fetch_beside, import_files
 from tasks.extractor.manifest import ExtractionResult, counted, errors_among, parse_result
 from tasks.extractor.polling import Gone, Poller
@@ -13,7 +11,7 @@ from tasks.extractor.server import ExtractionServer, extraction_server, poll_req
 from tasks.extractor.submission import DIRECTORY, handle_of, submit
 from tasks.extractor.urls import job_id_of
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import ServiceError, SluiceError, StorageError, TerminalError
+from tasks.shared.errors import ServiceError, SluiceError, TerminalError
 from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
@@ -24,8 +22,6 @@ from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 
 MANIFEST: Final = "manifest.json"
-FAILURE: Final = "failed.json"
-"""What the server says of a job that has failed for good (0600)."""
 
 
 def run(context: StepContext) -> StepReport:
@@ -100,21 +96,13 @@ class _Extraction:
             raise
 
     def _explain(self, error: SluiceError, status_url: str) -> None:
-        """Add the codes and counts of its errors to the failure of a job; keep the texts, which may quote data."""
-        answer, task = error.answer, self._server.look(job_id_of(status_url))
-        document = parse_json(answer.body) if answer is not None else None
-        issues = task.issues if task is not None else ()
-        if found := errors_among([*list_of(object_of(document).get("issue")), *issues]):
+        """Add the codes and counts of its errors to the failure of a job; keep the answer, which may quote data."""
+        task = self._server.look(job_id_of(status_url))
+        document = object_of(parse_json(error.answer.body))
+        if found := errors_among([*list_of(document.get("issue")), *(task.issues if task is not None else ())]):
             error.message += f": {counted(found)}"
-        try:
-            told = msgspec.json.encode({"answer": document, "task_issues": issues})
-            write_whole(self._directory / FAILURE, blanked(told) + b"\n")
-        except StorageError as problem:
-            logger.warning("why the extraction has failed cannot be kept: %s", problem.message)
-            return
-        show = self._context.command("extraction show", job_id_of(status_url))
-        kept = f"{DIRECTORY}/{FAILURE} of the job directory"
-        error.hint = f"{kept} says why, and may quote data; see also: {show}. Then start a new job"
+        error.hint = f"see {self._context.command('extraction show', job_id_of(status_url))}; then start a new job"
+        self._failed.save_answer_of(error)
 
     def _result(self, answer: Answer, status_url: str) -> ExtractionResult:
         """Return the result that names at least one file, and keep its manifest."""
