@@ -34,7 +34,7 @@ def test_the_tutorial_from_an_empty_directory_to_what_left(tmp_path: Path, prefe
         assert_shown(example("docs/tutorial.md", "All checks passed. Steps").text, check)
 
         plan = place.run(example("docs/tutorial.md", "sluice pipeline plan").text)
-        assert_shown(example("docs/tutorial.md", "1 warning. The job").text, plan)
+        assert_shown(example("docs/tutorial.md", "All checks passed. The job").text, plan)
         started = place.run(example("docs/tutorial.md", "sluice pipeline start").text)
         assert_shown(example("docs/tutorial.md", "job 861fecc8").text, started)
         assert "STOP: " in place.run("sluice job report sluice.yaml latest")
