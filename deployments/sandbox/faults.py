@@ -36,11 +36,6 @@ class FaultRule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Requests so far that the rule selects."""
 
 
-def read_rules(document: bytes) -> list[FaultRule]:
-    """Return the rules of a JSON list. Raises ``ValueError``."""
-    return msgspec.json.decode(document, type=list[FaultRule])
-
-
 def choose(rules: Sequence[FaultRule], method: str, path: str, body: bytes) -> FaultRule | None:
     """Return the first rule that applies to this request, or None; each that it meets counts it."""
     for rule in rules:

@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.sandbox.faults import FaultRule, choose, read_rules, strike
+from deployments.sandbox.faults import FaultRule, choose, strike
 
 FHIR_JSON: Final = "application/fhir+json"
 JSON: Final = "application/json"
@@ -105,10 +105,6 @@ class Call:
         """Return ``Content-Type`` without parameters, empty if missing."""
         return self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    def prefers(self, what: str) -> bool:
-        """Return whether the ``Prefer`` header contains this value."""
-        return what.lower() in self.request.headers.get("prefer", "").lower().replace(" ", "")
-
     def check_json(self) -> None:
         """Raise ``FhirProblem`` 415 unless the body is declared as JSON."""
         if self.media_type not in JSON_TYPES:
@@ -182,7 +178,7 @@ class SandboxService:
 
     def _faults(self, call: Call) -> Response:
         try:
-            self.faults = read_rules(call.body)
+            self.faults = msgspec.json.decode(call.body, type=list[FaultRule])
         except ValueError as error:
             raise FhirProblem(400, "invalid", str(error)) from None
         return Response(status_code=204)
@@ -239,9 +235,7 @@ def log_place(error: Exception) -> str:
 
 async def _elsewhere(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
-    if status == 405:
-        return FhirProblem(405, "not-supported", "This method is not available here.").answer()
-    return FhirProblem(404, "not-found", "The sandbox has nothing at this path.").answer()
+    return FhirProblem(status, "not-found", "The sandbox has nothing at this path, or not for this method.").answer()
 
 
 def _noting(entry: LogEntry, send: Send) -> Send:

@@ -122,9 +122,8 @@ def _inner(node: Any, path: str = "") -> Iterator[tuple[str, Json]]:
 
 class _ValidationServer:
     def __init__(self) -> None:
-        paths = ("/metadata", "/fhir/metadata")
         endpoints: list[Endpoint] = [("POST", "/validateResource", self._validate)]
-        endpoints += [("GET", path, self._metadata) for path in paths]
+        endpoints += [("GET", path, self._metadata) for path in ("/metadata", "/fhir/metadata")]
         self.service = SandboxService("validation", endpoints)
 
     def _validate(self, call: Call) -> Response:

@@ -21,7 +21,7 @@ from deployments.sandbox.extraction.data import load
 from deployments.sandbox.extraction.engine import ExtractionOptions, JobEngine
 from deployments.sandbox.extraction.events import SUMMARY
 from deployments.sandbox.extraction.jobs import Job, JobStatus, JobStore
-from deployments.sandbox.extraction.query import QueryError, read_cohort, read_query
+from deployments.sandbox.extraction.query import read_cohort, read_query, refused
 from deployments.sandbox.extraction.status import manifest, unfinished
 from deployments.sandbox.extraction.task import UUID, etag, read_priority, read_version, search, searchset, task
 from deployments.sandbox.extraction.units import UnitRunner
@@ -84,10 +84,7 @@ class _ExtractionServer:
         return Response(status_code=202, headers={"content-location": _status_url(call, job)})
 
     def _preview(self, call: Call) -> Response:
-        try:
-            cohort = read_cohort(call.body)
-        except QueryError as error:
-            raise _refused(str(error)) from None
+        cohort = read_cohort(call.body)
         found: Json = {"resourceType": "List", "status": "current", "mode": "working"}
         patients = CohortQuery(self._data, self._options.clock().date()).patients(cohort)
         if patients:
@@ -175,33 +172,27 @@ def _read_kickoff(call: Call) -> tuple[bytes, tuple[str, ...]]:
     try:
         document = call.document() if call.body.strip() else None
     except FhirProblem:
-        raise _refused("the body is not JSON") from None
+        raise refused("the body is not JSON") from None
     if not isinstance(document, dict) or document.get("resourceType") != "Parameters":
-        raise _refused("the body is empty" if document is None else "the body is not a Parameters resource")
+        raise refused("the body is empty" if document is None else "the body is not a Parameters resource")
     entries = document.get("parameter") or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise _refused("parameter is not a list of objects")
+        raise refused("parameter is not a list of objects")
     for entry in entries:
         if entry.get("name") not in ("crtdl", "patient"):
-            raise _refused(f"the parameter {quoted(entry.get('name'))} is unknown; known are crtdl and patient")
+            raise refused(f"the parameter {quoted(entry.get('name'))} is unknown; known are crtdl and patient")
     given = [entry.get("valueBase64Binary") for entry in entries if entry["name"] == "crtdl"]
     patients = [entry.get("valueString") for entry in entries if entry["name"] == "patient"]
     if len(given) != 1 or not isinstance(given[0], str):
-        raise _refused(f"exactly one crtdl parameter with a valueBase64Binary is required, {len(given)} found")
+        raise refused(f"exactly one crtdl parameter with a valueBase64Binary is required, {len(given)} found")
     if not all(isinstance(patient, str) and ID.fullmatch(patient) for patient in patients):
-        raise _refused("a patient parameter needs a valueString with the id of a Patient")
+        raise refused("a patient parameter needs a valueString with the id of a Patient")
     try:
         crtdl = base64.b64decode("".join(given[0].split()), validate=True)
-        read_query(crtdl)
-    except QueryError as error:
-        raise _refused(str(error)) from None
     except ValueError:
-        raise _refused("the parameter crtdl is not Base64") from None
+        raise refused("the parameter crtdl is not Base64") from None
+    read_query(crtdl)
     return crtdl, tuple(sorted(set(patients)))
-
-
-def _refused(*diagnostics: str) -> FhirProblem:
-    return FhirProblem(400, "invalid", *diagnostics, severity="fatal")
 
 
 def _status_url(call: Call, job: Job) -> str:

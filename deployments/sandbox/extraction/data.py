@@ -99,9 +99,8 @@ def load(directory: Path) -> DataSet:
     except (OSError, zstandard.ZstdError) as error:
         raise SandboxStartError(f"the data in {directory} cannot be read: {type(error).__name__}") from None
     if bad:
-        more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
         shown = ", ".join(bad[:_NAMED])
-        raise SandboxStartError(f"lines of {directory} are not FHIR resources with a valid id: {shown}{more}")
+        raise SandboxStartError(f"{len(bad)} lines of {directory} are not FHIR resources with a valid id: {shown}")
     return data
 
 

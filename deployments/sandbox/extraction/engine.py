@@ -27,7 +27,6 @@ from deployments.sandbox.extraction.jobs import (
     JobStatus,
     JobStore,
     Parameters,
-    Severity,
     Timings,
     Unit,
     UnitState,
@@ -337,7 +336,7 @@ class JobEngine:
             timings = msgspec.structs.replace(done.unit.timings, finished_at=self._options.clock())
             unit = msgspec.structs.replace(done.unit, attempts=attempts, timings=timings)
             if done.warning is not None:
-                job = job.with_issue(Severity.WARNING, done.warning, _name(unit))
+                job = job.with_issue("WARNING", done.warning, _name(unit))
             self._save(job.with_unit(unit), **done.changes)
 
     def _failed(
@@ -354,13 +353,13 @@ class JobEngine:
             place = f"{_name(unit)}: {diagnostics}"
             if again:
                 text = f"Attempt {attempts} of {TRIES} failed and will be retried: {reason}"
-                job = job.with_issue(Severity.WARNING, text, place)
+                job = job.with_issue("WARNING", text, place)
                 self._retry_at[job.id] = time.monotonic() + self._options.retry_delay
                 held = {"status": JobStatus.TEMP_FAILED, "held_from": job.status} if job.status.is_running else {}
                 self._save(job, **held)
                 return
             text = f"The job failed after {attempts} attempts: {reason}"
-            job = job.with_issue(Severity.FATAL, text, place)
+            job = job.with_issue("FATAL", text, place)
             self._abort(job.id, but=control)
             self._save(job, status=JobStatus.FAILED, held_from=None, finished_at=self._options.clock())
 

@@ -14,10 +14,9 @@ import msgspec
 
 from deployments.sandbox.extraction.query import Query
 
-REPORTS: Final = "reports"
-SUMMARY: Final = f"{REPORTS}/job-summary.json"
-RESOURCE_EXCLUSIONS: Final = f"{REPORTS}/resource-exclusions.csv"
-PATIENT_EXCLUSIONS: Final = f"{REPORTS}/patient-exclusions.csv"
+SUMMARY: Final = "reports/job-summary.json"
+RESOURCE_EXCLUSIONS: Final = "reports/resource-exclusions.csv"
+PATIENT_EXCLUSIONS: Final = "reports/patient-exclusions.csv"
 RESOURCE_COLUMNS: Final = ("Batch-ID", "Reason", "Group", "Attribute", "Resource-ID", "Patient-ID")
 PATIENT_COLUMNS: Final = ("Batch-ID", "Stage", "Patient-ID")
 Pair = tuple[str, str]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -65,17 +65,10 @@ class JobPriority(StrEnum):
     NORMAL = "NORMAL"
 
 
-class Severity(StrEnum):
-    """Severities of an issue of a job."""
-
-    FATAL = "FATAL"
-    WARNING = "WARNING"
-
-
 class JobIssue(msgspec.Struct, frozen=True):
     """A message about a job. Quotes no data."""
 
-    severity: Severity
+    severity: Literal["FATAL", "WARNING"]
     msg: str
     diagnostics: str = ""
 
@@ -152,7 +145,7 @@ class Job(msgspec.Struct, frozen=True, rename="camel"):
         batches = tuple(unit if batch.id == unit.id else batch for batch in self.batches)
         return msgspec.structs.replace(self, batches=batches)
 
-    def with_issue(self, severity: Severity, msg: str, diagnostics: str = "") -> Job:
+    def with_issue(self, severity: Literal["FATAL", "WARNING"], msg: str, diagnostics: str = "") -> Job:
         """Return the job with another issue."""
         return msgspec.structs.replace(self, issues=(*self.issues, JobIssue(severity, msg, diagnostics)))
 

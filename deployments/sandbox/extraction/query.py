@@ -32,7 +32,7 @@ from deployments.sandbox.extraction.vocabulary import (
     is_patients,
 )
 from deployments.sandbox.r4 import resource_types
-from deployments.sandbox.service import quoted
+from deployments.sandbox.service import FhirProblem, quoted
 
 BASE_PROFILE: Final = "http://hl7.org/fhir/StructureDefinition/"
 _COMPARE: Final[dict[str, Callable[..., bool]]] = {"gt": gt, "ge": ge, "lt": lt, "le": le, "eq": eq}
@@ -43,8 +43,9 @@ _Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}(-\d\d(-\d\d(T.*)?)?)?$")]
 _Some = msgspec.Meta(min_length=1)
 
 
-class QueryError(Exception):
-    """A query that is wrong or not supported. The message gives place and reason."""
+def refused(reason: str) -> FhirProblem:
+    """Return the refusal of a request that is wrong or not supported."""
+    return FhirProblem(400, "invalid", reason, severity="fatal")
 
 
 def _refuse(problems: Iterator[str]) -> None:
@@ -315,9 +316,6 @@ def _group_problems(group: Group) -> Iterator[str]:
     if not group.attributes and not group.takes_all:
         why = "the sandbox has no profiles and supports a group without attributes for a base profile only"
         yield f"at least one entry is required to determine the group's type: {why}"
-    base = group.profile.removeprefix(BASE_PROFILE) if group.profile.startswith(BASE_PROFILE) else group.type
-    if base in resource_types() - {group.type}:
-        yield f"{quoted(group.profile)} is the profile of another type than the attributes' {group.type}"
     for attribute in group.attributes:
         if attribute.attribute_ref.partition(".")[0] != group.type:
             yield f"{quoted(attribute.attribute_ref)} is not of the group's type {group.type}"
@@ -357,9 +355,8 @@ class Query(msgspec.Struct, frozen=True, rename="camel"):
         return any(criterion.known_context.type == "Consent" for row in rows for criterion in row)
 
     def label(self, group: Group) -> str:
-        """Return the name of a group in reports: its id where it has no name or shares it with another group."""
-        names = [each.name for each in self.groups]
-        return group.name if group.name and names.count(group.name) == 1 else group.id
+        """Return the name of a group in reports."""
+        return group.name or group.id
 
 
 def _query_problems(groups: tuple[Group, ...]) -> Iterator[str]:
@@ -378,17 +375,17 @@ def _query_problems(groups: tuple[Group, ...]) -> Iterator[str]:
 
 
 def read_query(body: bytes) -> Query:
-    """Read a CRTDL. Raises ``QueryError``."""
+    """Read a CRTDL. Raises ``FhirProblem`` 400."""
     try:
         return msgspec.json.decode(body, type=Query)
     except (ValueError, RecursionError) as error:
-        raise QueryError(f"the query cannot be read: {error}") from None
+        raise refused(f"the query cannot be read: {error}") from None
 
 
 def read_cohort(body: bytes) -> Cohort:
-    """Read the cohort of a CRTDL, or a bare CCDL. Raises ``QueryError``."""
+    """Read the cohort of a CRTDL, or a bare CCDL. Raises ``FhirProblem`` 400."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         return msgspec.json.decode(members.get("cohortDefinition", body), type=Cohort)
     except (ValueError, RecursionError) as error:
-        raise QueryError(f"the cohort query cannot be read: {error}") from None
+        raise refused(f"the cohort query cannot be read: {error}") from None

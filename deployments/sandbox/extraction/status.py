@@ -9,11 +9,10 @@ import msgspec
 from starlette.responses import Response
 
 from deployments.sandbox.extraction.events import PATIENT_EXCLUSIONS, RESOURCE_EXCLUSIONS, SUMMARY
-from deployments.sandbox.extraction.jobs import Job, JobStatus, Severity, UnitState, instant
+from deployments.sandbox.extraction.jobs import Job, JobStatus, UnitState, instant
 from deployments.sandbox.extraction.task import EXTENSION_BASE
 from deployments.sandbox.service import JSON, Json, json_answer
 
-_SEVERITIES: Final = {Severity.FATAL: "fatal", Severity.WARNING: "warning"}
 _STATUSES: Final = {JobStatus.CANCELLED: 410, JobStatus.FAILED: 500, JobStatus.TEMP_FAILED: 503}
 _DEFINITIONS: Final = f"{EXTENSION_BASE}/StructureDefinition"
 
@@ -25,7 +24,7 @@ def unfinished(job: Job) -> Response:
         f"Job: {job.id}", f"Status: {job.status}", f"Batch progress: {job.percent}%", f"Cohort size: {size}",
     )  # fmt: skip
     issues = [
-        (_SEVERITIES[each.severity], "processing", ": ".join(filter(None, (each.msg, each.diagnostics))))
+        (each.severity.lower(), "processing", ": ".join(filter(None, (each.msg, each.diagnostics))))
         for each in job.issues
     ]
     issues.append(("information", "informational", "\n".join(lines)))
@@ -39,14 +38,11 @@ def unfinished(job: Job) -> Response:
 
 def _progress(job: Job) -> str:
     """Return the short text for ``X-Progress``."""
-    match job.status:
-        case JobStatus.RUNNING_GET_COHORT:
-            return "Getting cohort"
-        case JobStatus.RUNNING_PROCESS_BATCH:
-            return f"Processing batches ({job.percent}%)"
-        case JobStatus.RUNNING_PROCESS_CORE:
-            return "Processing core resources"
-    return job.status.value.capitalize()
+    texts = {
+        JobStatus.RUNNING_GET_COHORT: "Getting cohort", JobStatus.RUNNING_PROCESS_CORE: "Processing core resources",
+        JobStatus.RUNNING_PROCESS_BATCH: f"Processing batches ({job.percent}%)",
+    }  # fmt: skip
+    return texts.get(job.status, job.status.value.capitalize())
 
 
 def manifest(job: Job, status_url: str, url_of: Callable[[str], str], summary: bytes | None) -> Response:

@@ -92,7 +92,7 @@ def search(jobs: Iterable[Job], call: Call) -> list[Job]:
             continue
         if good:
             wanted.append((name, good))
-    if problems and call.prefers("handling=strict"):
+    if problems and "handling=strict" in call.request.headers.get("prefer", "").lower().replace(" ", ""):
         raise FhirProblem(400, "invalid", *problems)
     return [
         job for job in jobs if all((job.id if name == "_id" else job.status.value) in good for name, good in wanted)

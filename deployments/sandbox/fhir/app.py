@@ -33,7 +33,6 @@ from deployments.sandbox.service import (
     SandboxService,
     capability_statement,
     json_answer,
-    outcome,
 )
 
 _INTERACTIONS: Final = [{"code": code} for code in ("read", "update", "search-type")]
@@ -87,7 +86,7 @@ class _FhirServer:
         return json_answer(answer)
 
     def _update(self, call: Call) -> Response:
-        kind, identity = _place(call)
+        kind, identity = _type(call), call.request.path_params["id"]
         if kind == "Binary" and call.media_type not in JSON_TYPES:
             if not ID.fullmatch(identity):
                 raise FhirProblem(400, "invalid", "This is no id.")
@@ -98,15 +97,10 @@ class _FhirServer:
             stored, is_new = self._changes.put(read_resource(call.body, kind, identity, self._manners))
         location = f"{call.root}/fhir/{kind}/{identity}/_history/{stored.version}"
         headers = stored.headers | {"location": location}
-        status = 201 if is_new else 200
-        if call.prefers("return=minimal"):
-            return Response(status_code=status, headers=headers)
-        if stored.media != MEDIA:
-            return json_answer(outcome("informational", "Stored.", severity="information"), status, headers)
-        return Response(stored.body, status, headers | {"content-type": FHIR_JSON})
+        return Response(status_code=201 if is_new else 200, headers=headers)
 
     def _read(self, call: Call) -> Response:
-        kind, identity = _place(call)
+        kind, identity = _type(call), call.request.path_params["id"]
         stored = self._store.get(kind, identity)
         if stored is None:
             raise FhirProblem(404, "not-found", f"HAPI-2001: Resource {kind}/{identity} is not known")
@@ -135,10 +129,6 @@ class _FhirServer:
         bodies = (each.body for each in self._store.all() if each.media == MEDIA)
         lines = [body.replace(b"\r", b"").replace(b"\n", b"") + b"\n" for body in bodies]
         return Response(b"".join(lines), headers={"content-type": "application/fhir+ndjson"})
-
-
-def _place(call: Call) -> tuple[str, str]:
-    return _type(call), call.request.path_params["id"]
 
 
 def _type(call: Call) -> str:

@@ -101,11 +101,6 @@ def test_a_rule_file_that_the_service_cannot_apply_is_400_and_names_the_rule(ser
     assert (answer.status_code, text in diagnostics(answer)) == (400, True), answer.text
 
 
-@pytest.mark.parametrize("body", ["{", "[]", "{}", '{"resourceType":"Parameters"}'])
-def test_what_is_no_resource_is_400(service: SandboxClient, body: str) -> None:
-    assert service.post("/fhir/$de-identify", content=body).status_code == 400
-
-
 def test_without_rules_it_has_those_of_the_demo_and_an_old_service_has_no_others(
     serve: Callable[..., SandboxClient], service: SandboxClient
 ) -> None:

@@ -1,84 +1,22 @@
-"""References inside a Bundle of the data that name an entry by its ``fullUrl`` (FHIR R4, "Resolving references in
-Bundles")."""
+"""References inside a Bundle of the data that name an entry by its ``fullUrl``, as Synthea writes them."""
 
 from __future__ import annotations
 
-import json
-import uuid
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.deployments.sandbox.extraction.conftest import Start, attribute, concept, crtdl, group, write
 
-from tests.deployments.sandbox.extraction.conftest import (
-    ICD,
-    Start,
-    attribute,
-    code,
-    concept,
-    crtdl,
-    group,
-    patient,
-    resource,
-    write,
-)
-
-Resource = dict[str, Any]
-
-
-def urn(name: str) -> str:
-    return f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, name)}"
-
-
-def entry(url: str | None, content: Resource) -> Resource:
-    return ({"fullUrl": url} if url else {}) | {"resource": content, "request": {"method": "POST", "url": "x"}}
-
-
-def bundle(*entries: Resource) -> Resource:
-    return {"resourceType": "Bundle", "type": "transaction", "entry": list(entries)}
-
-
-def refers(name: str) -> Resource:
-    return {"reference": urn(name)}
-
-
-def case(name: str) -> Resource:
-    """Return a Bundle as Synthea writes it: every reference is by ``urn:uuid``, also to later entries."""
-    return bundle(
-        entry(
-            urn(f"condition {name}"),
-            {
-                "resourceType": "Condition",
-                "id": f"c-{name}",
-                "code": concept(ICD, "E11.90"),
-                "subject": refers(f"patient {name}"),
-                "encounter": refers(f"encounter {name}"),
-            },
-        ),
-        entry(
-            urn(f"encounter {name}"),
-            {
-                "resourceType": "Encounter",
-                "id": f"e-{name}",
-                "status": "finished",
-                "class": code("class", "IMP"),
-                "subject": refers(f"patient {name}"),
-            },
-        ),
-        entry(
-            urn(f"given {name}"),
-            {
-                "resourceType": "MedicationAdministration",
-                "id": f"m-{name}",
-                "subject": refers(f"patient {name}"),
-                "medicationReference": refers(f"drug {name}"),
-            },
-        ),
-        entry(urn(f"drug {name}"), resource("Medication", f"drug-{name}", code=concept("atc", "A"))),
-        entry(urn(f"patient {name}"), patient(f"p-{name}", gender="female")),
-    )
-
-
+URN = "urn:uuid:00000000-0000-4000-8000-00000000000"
+RESOURCES: list[dict[str, Any]] = [
+    {"resourceType": "Condition", "id": "c", "subject": {"reference": f"{URN}3"},
+     "encounter": {"reference": f"{URN}1"}},
+    {"resourceType": "Encounter", "id": "e", "status": "finished", "subject": {"reference": f"{URN}3"}},
+    {"resourceType": "MedicationAdministration", "id": "m", "subject": {"reference": f"{URN}3"},
+     "medicationReference": {"reference": f"{URN}4"}},
+    {"resourceType": "Patient", "id": "p", "gender": "female"},
+    {"resourceType": "Medication", "code": concept("atc", "A")},
+]  # fmt: skip
 QUERY = crtdl(
     group("cond", "Condition", attribute("Condition.encounter", "enc", must=True)),
     group("enc", "Encounter", attribute("Encounter.status"), includeReferenceOnly=True),
@@ -87,23 +25,18 @@ QUERY = crtdl(
 )
 
 
-@pytest.mark.parametrize("spaced", [False, True], ids=["compact", "spaced"])
 def test_owners_links_and_the_core_file_are_found_and_the_result_names_type_and_id(
-    start: Start, tmp_path: Path, spaced: bool
+    start: Start, tmp_path: Path
 ) -> None:
-    separators = (" , ", " : ") if spaced else (",", ":")
-    data = write(tmp_path / "data", *[json.dumps(case(name), separators=separators) for name in ("a", "b")])
-    result = start(data).extract(QUERY)
-    assert set(result.resources) == {
-        f"{kind}-{name}"
-        for name in ("a", "b")
-        for kind in ("Patient/p", "Condition/c", "Encounter/e", "MedicationAdministration/m")
-    }
-    assert set(result.core) == {"Medication/drug-a", "Medication/drug-b"}
-    for name in ("a", "b"):
-        condition = result.resources[f"Condition/c-{name}"]
-        assert condition["subject"] == {"reference": f"Patient/p-{name}"}
-        assert condition["encounter"] == {"reference": f"Encounter/e-{name}"}
-        given = result.resources[f"MedicationAdministration/m-{name}"]
-        assert given["medicationReference"] == {"reference": f"Medication/drug-{name}"}
+    entries = [{"fullUrl": f"{URN}{number}", "resource": each} for number, each in enumerate(RESOURCES)]
+    gone = {"request": {"method": "DELETE", "url": "Patient/x"}}
+    bundle = {"resourceType": "Bundle", "type": "transaction", "entry": [*entries, gone]}
+    result = start(write(tmp_path / "data", bundle)).extract(QUERY)
+    assert set(result.resources) == {"Patient/p", "Condition/c", "Encounter/e", "MedicationAdministration/m"}
+    (drug,) = result.core  # without an id it has that of its URL
+    assert drug == f"Medication/{URN.removeprefix('urn:uuid:')}4"
+    condition = result.resources["Condition/c"]
+    assert condition["subject"] == {"reference": "Patient/p"}
+    assert condition["encounter"] == {"reference": "Encounter/e"}
+    assert result.resources["MedicationAdministration/m"]["medicationReference"] == {"reference": drug}
     assert "urn:uuid" not in "".join(result.texts.values())

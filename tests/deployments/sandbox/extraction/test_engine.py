@@ -130,17 +130,6 @@ class TestScheduling:
         started = {client.reach(job, "COMPLETED")["executionPeriod"]["start"]: job for job in jobs}
         assert [started[moment] for moment in sorted(started)] == [jobs[1], jobs[3], jobs[0], jobs[2]]
 
-    @pytest.mark.slow
-    def test_a_high_job_overtakes_between_two_batches(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, batchsize=1, maxconcurrency=1, held=True)
-        normal = client.submit(crtdl())
-        client.until(normal, lambda task: "extension" in task)
-        urgent = client.submit(crtdl())
-        assert put(client, urgent, "stat", 0).status_code == 200
-        client.reach(urgent, "COMPLETED")
-        assert client.state(normal) == "RUNNING_PROCESS_BATCH"
-        assert complete(client, normal) == EVERYBODY
-
     def test_never_more_than_maxconcurrency_batches_at_once(self, start: Start, hospital: Path) -> None:
         client = start(hospital, batchsize=1, maxconcurrency=2, held=True)
         job = client.submit(crtdl())

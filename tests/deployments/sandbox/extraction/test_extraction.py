@@ -104,12 +104,6 @@ class TestGroups:
         )
         assert set(result.resources) == {"Patient/p1", "Condition/c1", "Condition/c2"}
 
-    def test_the_patient_group_takes_every_cohort_patient_and_ignores_filters(self, extract: Any) -> None:
-        everybody = group("p", "https://example.org/Person", attribute("Patient.gender"))
-        everybody["filter"] = [{"type": "token", "name": "whatever", "codes": [code("s", "x")]}]
-        result = extract(crtdl(everybody), patient("p2", gender="male"))
-        assert set(result.resources) == {"Patient/p1", "Patient/p2"}
-
     def test_token_filters_are_alternatives_and_the_date_filter_applies_too(self, extract: Any) -> None:
         filters = [
             {"type": "token", "name": "code", "codes": [code(ICD, "A"), code(ICD, "B")]},
@@ -152,11 +146,6 @@ class TestGroups:
         result = start(hospital).extract(crtdl(), "d", "a", "d")
         assert set(result.resources) == {"Patient/a", "Patient/d"}
         assert result.summary["Num-Cohort-Patients"] == 2
-
-    def test_a_patient_parameter_that_matches_nobody_is_reported(self, start: Start, hospital: Path) -> None:
-        result = start(hospital).extract(crtdl(), "a", "nobody")
-        assert set(result.resources) == {"Patient/a"}
-        assert result.left_out() == {("DIRECT_LOAD", "nobody")}
 
 
 class TestRedaction:
@@ -235,13 +224,6 @@ class TestRedaction:
         assert found["evidence"][0]["detail"] == [{"reference": "Condition/d"}, {"reference": "Condition/d/_history/1"}]
         assert found["stage"][0]["assessment"] == [GONE, GONE]
         assert found["subject"] == {"reference": "Patient/p1"}
-
-    def test_a_reference_into_the_resource_stays_when_its_target_is_copied(self, extract: Any) -> None:
-        result = extract(
-            crtdl(group("g", "Condition", attribute("Condition.contained"), attribute("Condition.asserter"))),
-            resource("Condition", "c", "p1", asserter={"reference": "#x"}, contained=[patient("x")]),
-        )
-        assert result.resources["Condition/c"]["asserter"] == {"reference": "#x"}
 
 
 class TestMustHave:
@@ -348,27 +330,6 @@ class TestReferences:
         assert result.manifest["output"] == []
         assert result.left_out() == {("CASCADING_DELETE", "p1")}
         assert result.summary["Patient-Exclusions"]["CASCADING_DELETE"] == 1
-
-    def test_what_only_a_deleted_resource_led_to_goes_too(self, extract: Any) -> None:
-        query = crtdl(
-            group(
-                "cond", "Condition",
-                attribute("Condition.encounter", "enc", must=True), attribute("Condition.evidence", "obs"),
-            ),
-            group("other", "Procedure", attribute("Procedure.status")),
-            self.ENCOUNTERS,
-            group("obs", "Observation", attribute("Observation.code"), includeReferenceOnly=True),
-        )  # fmt: skip
-        keep = self.condition("keep", "Encounter/e")
-        drop = self.condition("drop", "Encounter/nowhere") | {
-            "evidence": [{"detail": [{"reference": "Observation/o"}]}]
-        }
-        result = extract(
-            query, keep, drop,
-            resource("Encounter", "e", "p1", status="finished"), resource("Observation", "o", "p1"),
-        )  # fmt: skip
-        assert set(result.resources) == {"Patient/p1", "Condition/keep", "Encounter/e"}
-        assert ("CASCADING_DELETE", "obs", "", "Observation/o") in result.excluded()
 
 
 class TestCore:

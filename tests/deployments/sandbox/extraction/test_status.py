@@ -77,17 +77,6 @@ class TestUnfinished:
 
 
 class TestManifest:
-    @pytest.mark.parametrize(("form", "start_of_url"), [("path", "/output/"), ("host", "127.0.0.1:")])
-    def test_file_urls_may_be_relative_or_without_a_scheme(
-        self, start: Start, hospital: Path, form: str, start_of_url: str
-    ) -> None:
-        client = start(hospital, result_urls=form)
-        job = client.submit(crtdl())
-        client.reach(job, "COMPLETED")
-        (output,) = client.poll(job).json()["output"]
-        assert output["url"].startswith(start_of_url)
-        assert client.get(f"/output/{output['url'].partition('/output/')[2]}").status_code == 200
-
     def test_200_is_a_manifest_with_batch_files_then_core(self, start: Start, hospital: Path) -> None:
         client = start(hospital, batchsize=2)
         conditions = group("g", "Condition", attribute("Condition.code"))
