@@ -10,7 +10,8 @@ from flows.job.state import JobState
 from flows.job.waiting import Waiting
 from flows.output import one_line
 from flows.prefect.api import Json
-from tasks.shared.report import Corrections, Problem
+from flows.reports.waiting import short_text
+from tasks.shared.report import Problem
 from tasks.shared.units import human_seconds
 
 STEP_KEYS = (
@@ -135,7 +136,7 @@ def text(record: JobRecord, config: str | None = None) -> str:
     if record.progress and record.progress.message:
         lines.append(f"  {record.progress.message}")
     if waiting := waiting_of(record):
-        lines += wait_lines(record, waiting)
+        lines.append(short_text(record, waiting))
     for position, decision in sorted(record.decisions.items()):
         lines.append(f"  step {position} was {decision.describe(one_line)}")
     if error := error_of(record):
@@ -149,31 +150,3 @@ def text(record: JobRecord, config: str | None = None) -> str:
     if record.state in _GOES_ON and not record.never_began:
         lines.append(continue_hint(record))
     return "\n".join(lines)
-
-
-def wait_lines(record: JobRecord, waiting: Waiting, findings: Sequence[str] = ()) -> list[str]:
-    """Return what a job waits for: why again, the files to look at, the directory for corrections, the report.
-
-    ``findings`` are the report in short; without them, it is counted.
-    """
-    lines = [f"step {waiting.position} waits for a decision"]
-    lines += [f"  it waits again: {one_line(waiting.reason)}"] if waiting.reason else []
-    lines += [f"  look at {waiting.looked_at}", f"  {_corrections(waiting)}"]
-    shown = record.shown.get(waiting.position)
-    if shown is not None and shown.failed is not None:
-        lines.append(f"  the release report could not be made: {one_line(shown.failed)}")
-    elif shown is not None and shown.page is not None:
-        counted = f"stops {shown.stops}, points to check {shown.looks}"
-        first, *others = findings or [counted]
-        lines += [f"  release report: {first}", *(f"    {line}" for line in others)]
-        lines.append(f"    {waiting.job_dir / shown.page}")
-    if shown is not None and shown.needs_comment:
-        lines.append("  an approval needs a reason: --comment TEXT")
-    return lines
-
-
-def _corrections(waiting: Waiting) -> str:
-    if waiting.corrections is Corrections.NOT_SENT:
-        return f"tables in {waiting.directory} would not be sent: correct the NDJSON at a wait before flattening"
-    kind = "tables" if waiting.corrections is Corrections.TABLES else "files"
-    return f"corrected {kind} go into {waiting.directory}"

@@ -196,7 +196,7 @@ def test_with_stops_or_without_a_report_an_approval_needs_a_comment(
     for place in (started.out, gate.form()):
         assert ("could not be made" if failed else "Patient.name.family") in place
         assert "Meier" not in place
-    assert "A release needs a comment" in gate.form()
+    assert "An approval needs a comment" in gate.form()
     for comment, code in ((" ", 5), (WHY, 0)):
         if where == "ui":
             gate.answer(decision="release", by="Anna", comment=comment)
