@@ -9,9 +9,13 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from config import Finding
+    from tasks.shared.errors import SluiceError
 
 AFTER = 0.5
 """Seconds of waiting until a person is told; nothing is silent for more than one."""
@@ -20,14 +24,6 @@ _WIPE = "\r\x1b[K"
 _lock = threading.RLock()
 _drawn = False
 """Whether the last line of the terminal is one that changes in place (``draw``)."""
-
-
-class Rendered(Protocol):
-    """An error in the common form."""
-
-    def render(self) -> str:
-        """Return reference and message, context, hint."""
-        ...
 
 
 def on_terminal() -> bool:
@@ -52,7 +48,7 @@ def print_json(document: Any) -> None:
     print_line(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def print_findings(findings: Iterable[Rendered]) -> None:
+def print_findings(findings: Iterable[SluiceError | Finding]) -> None:
     """Print every finding to stderr."""
     for finding in findings:
         print_line(finding.render(), err=True)

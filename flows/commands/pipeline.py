@@ -49,7 +49,6 @@ def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as
     """
     from flows.job.find import opened
     from flows.prefect.api import run_deployment
-    from flows.reports.status import status_of
     from flows.session import execute, new_job, outcome, with_prefect
 
     loaded = _read(inputs, wrong)
@@ -57,10 +56,7 @@ def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as
     if detach:
         with opened(loaded) as session:
             job_id = run_deployment(session.api, inputs.parameters())
-            print_line(f"job {job_id}", err=as_json)
-            if as_json:
-                print_json(status_of(session.job(job_id)))
-        return 0
+            return _left_to_worker(session, job_id, f"job {job_id}", as_json=as_json)
     with with_prefect(loaded) as session, new_job(session, inputs) as job_id:
         print_line(f"job {job_id}", err=as_json)
         execute(session, job_id, progress=not no_progress, aside=as_json, said=said)
@@ -157,7 +153,9 @@ def continue_(
             writer.reset_from(record, position)
         session.api.change(record.id, parameters=inputs.parameters())
         if record.has_deployment:
-            return _leave_to_worker(session, record.id, as_json=as_json)
+            session.api.set_state(record.id, "SCHEDULED", name="Continuing")
+            said_so = f"job {record.id}: a worker of its deployment continues it"
+            return _left_to_worker(session, record.id, said_so, as_json=as_json)
         execute(session, record.id, progress=not no_progress, aside=as_json, said=said)
         code = outcome(session, record.id, as_json=as_json)
         return review.REFUSED if answer and review.is_refused(session.job(record.id)) else code
@@ -246,12 +244,11 @@ def _check_rest(session: Session, record: JobRecord, inputs: JobInputs, position
     return _check(session.loaded, inputs, done=done, job_dir=session.jobs_dir / record.id)
 
 
-def _leave_to_worker(session: Session, job_id: str, *, as_json: bool) -> int:
-    """Hand a job back to the workers of its deployment; return the exit code."""
+def _left_to_worker(session: Session, job_id: str, said: str, *, as_json: bool) -> int:
+    """Print what is ``said`` of a job that a worker runs; return the exit code."""
     from flows.reports.status import status_of
 
-    session.api.set_state(job_id, "SCHEDULED", name="Continuing")
-    print_line(f"job {job_id}: a worker of its deployment continues it", err=as_json)
+    print_line(said, err=as_json)
     if as_json:
         print_json(status_of(session.job(job_id)))
     return 0

@@ -91,8 +91,6 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
 
 def current() -> tuple[str, bool]:
     """Return the id of the flow run this code runs in, and whether it belongs to a deployment."""
-    if flow_run.id is None:
-        raise TerminalError("no-flow-run", "the pipeline runs only as a Prefect flow run")
     return str(flow_run.id), deployment.id is not None
 
 
