@@ -9,7 +9,7 @@ from config import LoadedConfig
 from flows.job.directory import JobDirectory
 from flows.job.find import Session
 from flows.job.inputs import JobInputs, job_name
-from flows.job.lock import JobLock
+from flows.job.lock import job_lock
 from flows.job.record import JobRecord, RecordedHandle, RecordWriter, continue_hint, refuse_changed_steps
 from flows.job.state import JobState
 from flows.jobs_dir import load
@@ -60,7 +60,7 @@ def new_job(session: Session, inputs: JobInputs) -> Iterator[str]:
     )
     directory = JobDirectory.of(session.jobs_dir, job_id)
     directory.create()
-    with JobLock(directory.path):
+    with job_lock(directory.path):
         session.api.set_labels(job_id, {"job.directory": str(directory.path)})
         yield job_id
 
@@ -87,7 +87,7 @@ def taken_up(
         refuse_changed_steps(record, session.loaded.config.pipeline.enabled_steps)
         directory = JobDirectory.of(session.jobs_dir, record.id)
         directory.create()
-        with JobLock(directory.path):
+        with job_lock(directory.path):
             if extraction is not None:
                 store = RecordedHandle(RecordWriter(session.api, record.id))
                 url = str(session.loaded.config.services.extractor.base_url)

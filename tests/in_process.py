@@ -21,7 +21,7 @@ from typing import IO, Any
 from unittest import mock
 
 import flows.run
-from flows.job.lock import JobLock
+from flows.job import lock
 from flows.prefect import address as api_address
 from flows.signals import NUMBERS
 from tasks.shared import blanked
@@ -80,7 +80,7 @@ def _memory() -> Iterator[None]:
     try:
         blanked.SECRETS.clear()
         network._context.cache_clear()
-        with mock.patch.object(JobLock, "held", set()), mock.patch.dict(auth._tokens, clear=True):
+        with mock.patch.object(lock, "held_here", set()), mock.patch.dict(auth._tokens, clear=True):
             yield
     finally:
         blanked.SECRETS.__dict__.update(secrets)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import click
 
 from flows.commands import complete
-
-if TYPE_CHECKING:
-    from tasks.shared.errors import InputError
 
 config_argument = click.argument("config", shell_complete=complete.files)
 job_argument = click.argument("job", shell_complete=complete.jobs)
@@ -55,9 +52,8 @@ def job_inputs(function: Callable[..., int | None]) -> Callable[..., int | None]
     def command(config: str, inputs: tuple[str, ...], **given: Any) -> int | None:
         from flows.job.inputs import gather
 
-        wrong: list[InputError] = []
         names = ("directory", "anonymization_config", "patients", "overrides")
-        job = gather(config, inputs, wrong=wrong, **{name: given.pop(name) for name in names})
+        job, wrong = gather(config, inputs, **{name: given.pop(name) for name in names})
         return function(job, wrong, **given)
 
     file = functools.partial(click.option, metavar="FILE", shell_complete=complete.files)

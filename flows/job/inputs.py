@@ -112,9 +112,8 @@ def config_error(error: ConfigError) -> InputError:
 def gather(
     config: str, positional: Sequence[str] = (), *, directory: str | None = None,
     anonymization_config: str | None = None, patients: str | None = None, overrides: Sequence[str] = (),
-    wrong: list[InputError] | None = None,
-) -> JobInputs:  # fmt: skip
-    """Make ``JobInputs`` from a command line. Errors are added to ``wrong``, if given; else the first is raised."""
+) -> tuple[JobInputs, list[InputError]]:  # fmt: skip
+    """Make ``JobInputs`` from a command line; return them, and what is wrong with its arguments."""
     found: dict[str, str] = {}
     errors: list[InputError] = []
     for argument in (*positional, *([directory] if directory is not None else [])):
@@ -126,15 +125,12 @@ def gather(
                 errors.append(InputError(f"two-{kind}s", f"two {names} are given", hint="give one"))
         except InputError as error:
             errors.append(error)
-    if errors and wrong is None:
-        raise errors[0]
-    if wrong is not None:
-        wrong.extend(errors)
     rules, ids = (str(Path(path).absolute()) if path else None for path in (anonymization_config, patients))
-    return JobInputs(
+    inputs = JobInputs(
         config=str(Path(config).absolute()), crtdl=found.get("crtdl"), input=found.get("input"),
         anonymization_config=rules, patients=ids, overrides=tuple(overrides),
     )  # fmt: skip
+    return inputs, errors
 
 
 def classify(argument: str) -> tuple[str, str]:

@@ -6,9 +6,10 @@ import fcntl
 import os
 import socket
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO
 
 from tasks.shared.errors import TerminalError, storage_errors
 
@@ -18,63 +19,58 @@ PATIENCE = 1.0
 """Seconds to try: longer than a reader holds the lock (``is_held``), short for a person."""
 
 
+held_here: set[Path] = set()
+"""The locks that this process holds."""
+
+
 class JobBusyError(TerminalError):
     """Another process runs the job."""
 
     exit_code = 4
 
 
-class JobLock:
-    """The exclusive lock on a job's directory; a process that holds it may take it again.
+@contextmanager
+def job_lock(directory: Path, *, patience: float = PATIENCE) -> Iterator[None]:
+    """Hold the exclusive lock on a job's directory. Raises ``JobBusyError`` and ``StorageError``.
 
-    A command takes the lock before it changes a job, and the flow that it runs in the same process takes it again.
+    A process that holds it may take it again: a command does before it changes a job, and then the flow in it.
     """
-
-    held: ClassVar[set[Path]] = set()
-
-    def __init__(self, directory: Path, *, patience: float = PATIENCE) -> None:
-        self.path = directory.absolute() / LOCK
-        self._patience = patience
-        self._taken: ExitStack | None = None
-
-    def __enter__(self) -> JobLock:
-        """Take the lock, unless this process holds it. Raises ``JobBusyError`` and ``StorageError``."""
-        if self.path in self.held:
-            return self
-        with storage_errors(self.path), ExitStack() as stack:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-            handle = stack.enter_context(os.fdopen(descriptor, "r+b", buffering=0))
-            self._take(handle)
+    path = directory.absolute() / LOCK
+    if path in held_here:
+        yield
+        return
+    with storage_errors(path):
+        handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+    with handle:  # the file stays: removing it would let two processes hold two locks
+        with storage_errors(path):
+            _take(handle, path, patience)
             handle.truncate(0)
             handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-            self._taken = stack.pop_all()
-        self.held.add(self.path)
-        return self
+        held_here.add(path)
+        try:
+            yield
+        finally:
+            held_here.discard(path)
 
-    def __exit__(self, *exc: object) -> None:
-        """Release the lock. The file stays: removing it would let two processes hold two locks."""
-        if self._taken is not None:
-            self.held.discard(self.path)
-            self._taken.close()
 
-    def _take(self, handle: IO[bytes]) -> None:
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    holder = handle.read().decode(errors="replace") or "its name is not known"
-                    raise JobBusyError(
-                        "job-busy", f"the job is being run by another process ({holder})",
-                        context=str(self.path.parent), hint="wait for it, or stop it with Ctrl-C there",
-                    ) from None  # fmt: skip
-                time.sleep(0.05)
+def _take(handle: IO[bytes], path: Path, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                holder = handle.read().decode(errors="replace") or "its name is not known"
+                raise JobBusyError(
+                    "job-busy", f"the job is being run by another process ({holder})",
+                    context=str(path.parent), hint="wait for it, or stop it with Ctrl-C there",
+                ) from None  # fmt: skip
+            time.sleep(0.05)
 
 
 def is_held(directory: Path) -> bool:
     """Return whether another process holds the job's lock."""
-    if directory.absolute() / LOCK in JobLock.held:
+    if directory.absolute() / LOCK in held_here:
         return False
     try:
         with (directory / LOCK).open("rb") as handle:

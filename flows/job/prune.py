@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from flows.job.directory import JobDirectory
 from flows.job.find import Session
-from flows.job.lock import JobBusyError, JobLock
+from flows.job.lock import JobBusyError, job_lock
 from flows.job.record import JobRecord
 from flows.job.state import JobState
 from flows.prefect.artifacts import delete_runs
@@ -37,7 +37,7 @@ def remove(session: Session, job_id: str) -> None:
     """
     directory = JobDirectory.of(session.jobs_dir, job_id)
     session.job(job_id)
-    with JobLock(directory.path) if directory.path.is_dir() else nullcontext():
+    with job_lock(directory.path) if directory.path.is_dir() else nullcontext():
         record = session.job(job_id)  # again, under the lock: a command may have continued it meanwhile
         if record.state in IN_WORK:
             raise JobBusyError(

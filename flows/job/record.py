@@ -42,13 +42,6 @@ class ProgressRecord(StoredModel):
     message: str | None = None
 
 
-class Extraction(StoredModel):
-    """The handle of the extraction job."""
-
-    status_url: str | None = None
-    job_id: str | None = None
-
-
 class JobRecord(StoredModel):
     """The record as it was read. ``parked`` says that the run is paused in Prefect."""
 
@@ -70,7 +63,7 @@ class JobRecord(StoredModel):
     waiting: Waiting | None = None
     error: Problem | None = None
     progress: ProgressRecord | None = None
-    extraction: Extraction = Extraction()
+    extraction: Handle | None = None
     stopped_by: str | None = None
     reset: int | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
@@ -89,7 +82,7 @@ class JobRecord(StoredModel):
             return {at: value for at, value in found.items() if value is not None}
 
         reports = each(StepReport, "step")
-        directory = labels.get("directory")
+        directory, url = labels.get("directory"), labels.get("extraction.status_url")
         record = cls(
             id=run["id"],
             name=run.get("name") or "",
@@ -109,9 +102,7 @@ class JobRecord(StoredModel):
             waiting=_parse(Waiting, labels.get("waiting")),
             error=_parse(Problem, labels.get("error")) or _never_began(run),
             progress=_parse(ProgressRecord, labels.get("progress")),
-            extraction=Extraction(
-                status_url=labels.get("extraction.status_url"), job_id=labels.get("extraction.job_id")
-            ),
+            extraction=Handle(url, labels["extraction.job_id"]) if url else None,
             stopped_by=labels.get("stopped_by"),
             reset=labels.get("reset"),
             parameters=parameters,
@@ -240,8 +231,7 @@ class RecordedHandle(HandleStore):
 
     def load(self) -> Handle | None:
         """Return the handle in the record."""
-        known = self._writer.read().extraction
-        return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
+        return self._writer.read().extraction
 
     def save(self, handle: Handle | None) -> None:
         """Write the handle, or clear it. Raises ``TerminalError`` if the record was removed while the job ran."""

@@ -12,7 +12,7 @@ from typing import Final
 from config import LoadedConfig, PipelineConfig
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.lock import PATIENCE, JobBusyError, JobLock
+from flows.job.lock import PATIENCE, JobBusyError, job_lock
 from flows.job.record import (
     JobRecord,
     RecordedHandle,
@@ -117,7 +117,7 @@ class RunningJob:
         directory.create()
         with ExitStack() as stack:
             # A worker's run may come while the process that was suspended still ends.
-            stack.enter_context(JobLock(directory.path, patience=ENDS_WITHIN if deployed else PATIENCE))
+            stack.enter_context(job_lock(directory.path, patience=ENDS_WITHIN if deployed else PATIENCE))
             if deployed and (api.read_run(job_id) or {}).get("state_type") != "RUNNING":
                 raise JobBusyError("job-busy", "the run ended while another process had the job", context=job_id)
             stack.enter_context(job_log(directory.path / "job.log"))

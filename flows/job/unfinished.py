@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from flows.job.find import Session
-from flows.job.lock import JobBusyError, JobLock
+from flows.job.lock import JobBusyError, job_lock
 from flows.job.record import JobRecord, continue_hint
 from flows.job.state import TAKEN_UP, JobState, since
 from flows.prefect.api import Json, PrefectApi
@@ -26,57 +25,43 @@ CONTINUED = "job.continued"
 """The label that counts them."""
 
 
-@dataclass(frozen=True)
-class CutOff:
-    """A job whose process is gone, and how often it went on without a person."""
-
-    run: Json
-    record: JobRecord
-    times: int
-
-    @property
-    def goes_on(self) -> bool:
-        """Return whether a worker may take it again without a person."""
-        return bool(self.run.get("auto_scheduled")) and self.times < AT_MOST
-
-    def put_back(self, api: PrefectApi) -> bool:
-        """Put the run back to the workers of its deployment; return whether this was done.
-
-        The lock is held meanwhile, and the state is read again under it: a run that begins is left alone.
-        """
-        try:
-            with JobLock(Path(self.record.directory)) if self.record.directory else nullcontext():
-                now = api.read_run(self.record.id)
-                if now is None or now["state_id"] != self.run["state_id"]:
-                    return False
-                api.set_labels(self.record.id, {CONTINUED: self.times + 1})
-                first = self.run.get("start_time") or self.run.get("expected_start_time")
-                state = {
-                    "type": "SCHEDULED", "name": "AwaitingRetry", "message": "goes on after it was cut off",
-                    "state_details": {"scheduled_time": first},
-                }  # fmt: skip
-                api.request("POST", f"/flow_runs/{self.record.id}/set_state", {"state": state, "force": True})
-                return True
-        except (JobBusyError, StorageError):  # another process has it, or this machine does not see its directory
-            return False
-
-
-def cut_off(session: Session) -> list[CutOff]:
-    """Return the jobs of this jobs directory that were cut off, newest first."""
+def cut_off(session: Session) -> list[tuple[Json, JobRecord]]:
+    """Return the runs and records of the jobs of this jobs directory that were cut off, newest first."""
     found = [(run, JobRecord.of(run)) for run in session.runs(states=("RUNNING", "PENDING", "CRASHED"))]
-    return [
-        CutOff(run, record, int((run.get("labels") or {}).get(CONTINUED) or 0))
-        for run, record in found
-        if record.state is JobState.INTERRUPTED and since(run) > TAKEN_UP
-    ]
+    return [(run, one) for run, one in found if one.state is JobState.INTERRUPTED and since(run) > TAKEN_UP]
+
+
+def put_back(api: PrefectApi, run: Json, record: JobRecord) -> bool:
+    """Put a scheduled run back to the workers of its deployment; return whether this was done.
+
+    The lock is held meanwhile, and the state is read again under it: a run that begins is left alone.
+    """
+    times = int((run.get("labels") or {}).get(CONTINUED) or 0)
+    if not run.get("auto_scheduled") or times >= AT_MOST:
+        return False
+    first = run.get("start_time") or run.get("expected_start_time")
+    state = {
+        "type": "SCHEDULED", "name": "AwaitingRetry", "message": "goes on after it was cut off",
+        "state_details": {"scheduled_time": first},
+    }  # fmt: skip
+    try:
+        with job_lock(Path(record.directory)) if record.directory else nullcontext():
+            now = api.read_run(record.id)
+            if now is None or now["state_id"] != run["state_id"]:
+                return False
+            api.set_labels(record.id, {CONTINUED: times + 1})
+            api.request("POST", f"/flow_runs/{record.id}/set_state", {"state": state, "force": True})
+            return True
+    except (JobBusyError, StorageError):  # another process has it, or this machine does not see its directory
+        return False
 
 
 def look(session: Session, *, go: bool) -> Iterator[str]:
     """Yield a line for each job that was cut off; with ``go``, those of a schedule go on with their worker."""
-    for one in cut_off(session):
-        step = one.record.current_step
-        what = f"job {one.record.id} was interrupted" + (f" at {step}" if step else "")
-        if go and one.goes_on and one.put_back(session.api):
+    for run, record in cut_off(session):
+        step = record.current_step
+        what = f"job {record.id} was interrupted" + (f" at {step}" if step else "")
+        if go and put_back(session.api, run, record):
             yield f"{what}; its worker goes on with it"
         else:
-            yield f"{what}\n{continue_hint(one.record)}"
+            yield f"{what}\n{continue_hint(record)}"

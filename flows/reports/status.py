@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from flows.job.record import JobRecord, continue_hint
@@ -40,7 +41,7 @@ def status_of(record: JobRecord) -> Json:
         "config": record.config,
         "directory": record.directory,
         "crtdl": record.crtdl,
-        "extraction": extraction.model_dump() if extraction.status_url else None,
+        "extraction": asdict(extraction) if extraction else None,
         "steps": [step.model_dump(mode="json", include=set(STEP_KEYS)) for step in record.steps],
         "progress": record.progress.model_dump() if record.progress else None,
         "waiting": waiting.model_dump(include={"step", "directory", "reason"}) if waiting else None,
@@ -141,7 +142,7 @@ def text(record: JobRecord, config: str | None = None) -> str:
         lines.append(f"  step {position} was {decision.describe(one_line)}")
     if error := error_of(record):
         lines.append(error.render())
-    if record.extraction.job_id:
+    if record.extraction:
         lines.append(f"extraction {record.extraction.job_id}")
     if record.directory:
         lines.append(f"directory {record.directory}")

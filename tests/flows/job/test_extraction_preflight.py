@@ -28,7 +28,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatientE
 
 
 def findings(*arguments: str, **more: Any) -> list[SluiceError]:
-    inputs = gather("config.yaml", arguments, **more)
+    inputs, _ = gather("config.yaml", arguments, **more)
     return preflight(load_config(Path("config.yaml")), inputs)
 
 
@@ -73,7 +73,7 @@ def test_what_a_server_may_refuse_is_a_warning_and_no_finding(server: PatientExt
     Path("query.json").write_text(json.dumps(document))
     assert references("query.json") == []
     loaded = load_config(Path("config.yaml"))
-    (text,) = warnings(loaded.config, gather("config.yaml", ["query.json"]))
+    (text,) = warnings(loaded.config, gather("config.yaml", ["query.json"])[0])
     assert text.startswith("crtdl-linked-group: dataExtraction.attributeGroups[0].attributes[0].linkedGroups: ")
 
 
@@ -105,7 +105,7 @@ class TestJobThatGoesOn:
 
     def found(self, job: Path, **changed: str | None) -> list[str]:
         """The findings of a continue after the named files were changed, or removed."""
-        inputs = gather("config.yaml", ["query.json"], patients="patients.txt")
+        inputs, _ = gather("config.yaml", ["query.json"], patients="patients.txt")
         for name, content in changed.items():
             path = Path(f"{name}.json" if name == "query" else f"{name}.txt")
             path.unlink() if content is None else path.write_text(content)
@@ -139,20 +139,20 @@ class TestJobThatGoesOn:
         project(Path(), server.url, extra=f"\n  crtdl_preprocessing: {{enabled: true, enrichments: [{create}]}}\n")
         Path("query.json").unlink()
         Path("query.json").write_text("CANARY")
-        inputs = gather("config.yaml").model_copy(update={"crtdl": str(Path("query.json").absolute())})
+        inputs = gather("config.yaml")[0].model_copy(update={"crtdl": str(Path("query.json").absolute())})
         assert preflight(load_config(Path("config.yaml")), inputs, job_dir=job) == []
 
 
 @pytest.mark.parametrize("named", ["crtdl", "patients"])
 def test_a_pipe_is_not_waited_for(server: PatientExtraction, tmp_path: Path, named: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    inputs = gather("config.yaml", ["query.json"]).model_copy(update={named: str(tmp_path / "pipe")})
+    inputs = gather("config.yaml", ["query.json"])[0].model_copy(update={named: str(tmp_path / "pipe")})
     found = preflight(load_config(Path("config.yaml")), inputs)
     assert [finding.reference for finding in found] == ["file-unreadable"]
 
 
 def test_a_crtdl_that_a_deployment_names_and_that_is_not_there_is_a_finding(server: PatientExtraction) -> None:
-    inputs = gather("config.yaml", ["query.json"])
+    inputs, _ = gather("config.yaml", ["query.json"])
     Path("query.json").unlink()
     found = preflight(load_config(Path("config.yaml")), inputs)
     assert [finding.reference for finding in found] == ["crtdl-unreadable"]

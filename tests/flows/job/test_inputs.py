@@ -1,14 +1,23 @@
 """CRTDL and INPUT are distinguished by their content."""
 
 import json
+from typing import Any
 
 import pytest
 
 from config import ConfigError
-from flows.job.inputs import config_error, gather
+from flows.job.inputs import JobInputs, config_error, gather
 from tasks.shared.errors import InputError
 
 CRTDL = {"version": "1", "cohortDefinition": {}, "dataExtraction": {}}
+
+
+def gathered(*arguments: Any, **options: Any) -> JobInputs:
+    """Return the inputs of a command line, or raise the first error."""
+    inputs, wrong = gather(*arguments, **options)
+    if wrong:
+        raise wrong[0]
+    return inputs
 
 
 @pytest.fixture
@@ -35,7 +44,7 @@ def files(tmp_path, monkeypatch):
     ],
 )
 def test_either_may_be_left_out_and_order_does_not_matter(files, arguments, crtdl, source):
-    inputs = gather("config.yaml", arguments)
+    inputs = gathered("config.yaml", arguments)
     assert inputs.crtdl == (str(files / crtdl) if crtdl else None)
     expected = source if source is None or "://" in source else str(files / source)
     assert inputs.input == expected
@@ -54,7 +63,7 @@ def test_either_may_be_left_out_and_order_does_not_matter(files, arguments, crtd
 )
 def test_what_is_neither_is_an_error_that_says_what_was_expected_and_found(files, argument, reference, says):
     with pytest.raises(InputError) as caught:
-        gather("config.yaml", [argument])
+        gathered("config.yaml", [argument])
     assert caught.value.reference == reference
     assert says in caught.value.message
     assert "secret@" not in caught.value.render()
@@ -63,13 +72,13 @@ def test_what_is_neither_is_an_error_that_says_what_was_expected_and_found(files
 
 def test_two_of_a_kind_are_an_error(files):
     with pytest.raises(InputError, match="two CRTDL"):
-        gather("c", ["query.crtdl", "other.crtdl"])
+        gathered("c", ["query.crtdl", "other.crtdl"])
     with pytest.raises(InputError, match="two inputs"):
-        gather("c", ["data"], directory="elsewhere")
+        gathered("c", ["data"], directory="elsewhere")
 
 
 def test_dir_is_the_input_and_paths_become_absolute(files):
-    inputs = gather("config.yaml", directory="data", patients="p.txt", anonymization_config="a.yaml")
+    inputs = gathered("config.yaml", directory="data", patients="p.txt", anonymization_config="a.yaml")
     assert inputs.input == str(files / "data")
     assert inputs.config == str(files / "config.yaml")
     assert inputs.patients == str(files / "p.txt")
@@ -77,7 +86,7 @@ def test_dir_is_the_input_and_paths_become_absolute(files):
 
 
 def test_the_parameters_of_a_run_are_plain_json(files):
-    inputs = gather("config.yaml", ["data"], overrides=["retry.max_attempts=3"])
+    inputs = gathered("config.yaml", ["data"], overrides=["retry.max_attempts=3"])
     assert json.loads(json.dumps(inputs.parameters())) == inputs.parameters()
     assert type(inputs).model_validate(inputs.parameters()) == inputs
 
@@ -85,26 +94,26 @@ def test_the_parameters_of_a_run_are_plain_json(files):
 @pytest.mark.parametrize("url", ["https://[::1/x"])
 def test_what_begins_like_a_url_and_is_none_is_an_error(files, url):
     with pytest.raises(InputError) as caught:
-        gather("config.yaml", [url])
+        gathered("config.yaml", [url])
     assert caught.value.reference == "url-invalid"
 
 
 @pytest.mark.parametrize("query", ["?a=1&SIG=CANARY", "?access_token=CANARY", "#token=CANARY", "?%73ig=CANARY"])
 def test_a_secret_in_the_query_of_the_input_is_refused_and_not_quoted(files, query):
     with pytest.raises(InputError) as caught:
-        gather("config.yaml", [f"https://h.example/x{query}"])
+        gathered("config.yaml", [f"https://h.example/x{query}"])
     assert caught.value.reference == "url-secret"
     assert "CANARY" not in caught.value.render()
 
 
 def test_a_query_without_a_secret_is_accepted(files):
     url = "https://h.example/x?_since=2026-01-01&sig="
-    assert gather("config.yaml", [url]).input == url
+    assert gathered("config.yaml", [url]).input == url
 
 
 def test_a_search_parameter_of_fhir_is_no_secret(files):
     url = "https://h.example/Observation?code=8867-4&_count=10"
-    assert gather("config.yaml", [url]).input == url
+    assert gathered("config.yaml", [url]).input == url
 
 
 def test_a_run_without_a_terminal_reports_every_finding_of_its_configuration(files):
@@ -112,7 +121,7 @@ def test_a_run_without_a_terminal_reports_every_finding_of_its_configuration(fil
         "pipeline: {enabled_steps: [http_import]}\nretry: {max_attempts: 11}\njobsdir: x\n"
     )
     with pytest.raises(ConfigError) as caught:
-        gather("config.yaml").load()
+        gathered("config.yaml").load()
     error = config_error(caught.value)
     assert error.message.splitlines() == [
         "the configuration has 2 errors",

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.job.lock import JobBusyError, JobLock, is_held
+from flows.job.lock import LOCK, JobBusyError, held_here, is_held, job_lock
 from tests.conftest import ROOT
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.job.lock import JobLock
-with JobLock(Path(sys.argv[1])):
+from flows.job.lock import job_lock
+with job_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -38,7 +38,7 @@ def test_a_second_process_is_refused_with_exit_code_4_and_learns_the_holder(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     assert is_held(tmp_path)
-    with pytest.raises(JobBusyError) as caught, JobLock(tmp_path, patience=0.1):
+    with pytest.raises(JobBusyError) as caught, job_lock(tmp_path, patience=0.1):
         pass
     assert caught.value.exit_code == 4
     assert f"(process {holder.pid} on " in caught.value.message
@@ -48,15 +48,15 @@ def test_kill_9_releases_the_lock(tmp_path: Path, holder: subprocess.Popen[str])
     holder.kill()
     holder.wait()
     assert not is_held(tmp_path)
-    with JobLock(tmp_path):
+    with job_lock(tmp_path):
         pass
 
 
 def test_the_holder_may_lock_again_and_is_not_another_process(tmp_path: Path) -> None:
-    with JobLock(tmp_path) as lock:
-        with JobLock(tmp_path):
+    with job_lock(tmp_path):
+        with job_lock(tmp_path):
             assert not is_held(tmp_path)
-        assert lock.path in JobLock.held
-        assert lock.path.stat().st_mode & 0o777 == 0o600
-    assert not JobLock.held
+        assert tmp_path / LOCK in held_here
+        assert (tmp_path / LOCK).stat().st_mode & 0o777 == 0o600
+    assert not held_here
     assert not is_held(tmp_path / "nowhere")

@@ -74,6 +74,7 @@ def test_what_is_written_is_what_is_read_back():
         "job.decision.2": decision.model_dump_json(),
         "job.form.2": "paused-2",
         "job.extraction.status_url": "http://h/fhir/__status/x",
+        "job.extraction.job_id": "x",
     }
     record = JobRecord.of(run("PAUSED", labels=labels))
     assert record.steps[0] == step
@@ -83,7 +84,7 @@ def test_what_is_written_is_what_is_read_back():
     assert record.decisions == {2: decision}
     assert record.forms == {2: "paused-2"}
     assert record.files == 3
-    assert status_of(record)["extraction"] == {"status_url": "http://h/fhir/__status/x", "job_id": None}
+    assert status_of(record)["extraction"] == {"status_url": "http://h/fhir/__status/x", "job_id": "x"}
 
 
 def test_an_error_is_kept_with_what_a_person_and_a_script_need():

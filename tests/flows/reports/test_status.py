@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from flows.job.record import Extraction, JobRecord, ProgressRecord
+from flows.job.record import JobRecord, ProgressRecord
 from flows.job.state import JobState
 from flows.job.waiting import Decision, Shown, Waiting
 from flows.reports.status import row_of, status_of, table, text
 from tasks.shared.report import Problem, StepReport
+from tasks.shared.step import Handle
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
 STEPS = (
@@ -51,7 +52,7 @@ def test_the_json_has_every_key_and_null_for_what_is_not_there() -> None:
 
 
 def test_the_json_of_a_waiting_job() -> None:
-    extraction = Extraction(status_url="http://h/fhir/__status/x", job_id="x")
+    extraction = Handle(status_url="http://h/fhir/__status/x", job_id="x")
     status = status_of(record("waiting", waiting=WAITING, shown={3: SHOWN}, extraction=extraction, error=ERROR))
     assert status["steps"][0] == {
         "position": 1, "name": "local_import", "state": "completed", "files": 4, "resources_in": 1234,
