@@ -60,7 +60,7 @@ def _details(step: StepReport) -> list[str]:
 def _facts(details: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     """Yield a row for each fact; a table of facts has one for each entry."""
     for key, value in details.items():
-        name = f"{before}{key.replace('_', ' ')}"
+        name = before + key if before else key.replace("_", " ")  # the keys of a table are codes and paths
         if isinstance(value, dict) and value:
             yield from _facts(value, f"{name}: ")
         else:
