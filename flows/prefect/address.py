@@ -125,7 +125,7 @@ def use(address: ApiAddress) -> None:
         os.environ.update(PREFECT_HOME=str(address.home), PREFECT_API_AUTH_STRING=address.password)
     excluded = network.excluded_hosts(os.environ)
     os.environ[network.EXCLUDED] = ",".join(excluded)  # for our own requests; Prefect's client cannot read all of it
-    hosts = [host for host in excluded if host.count(":") < 2 or "/" not in host]
+    hosts = [host.removeprefix("[").removesuffix("]") for host in excluded if host.count(":") < 2 or "/" not in host]
     if address.is_loopback:  # else Prefect's client would ask a proxy for an API on this machine
         hosts += ["127.0.0.1", "localhost", "::1"]
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(dict.fromkeys(hosts))
