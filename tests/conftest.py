@@ -108,6 +108,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if PROCESSES & set(getattr(item, "fixturenames", ())):
             item.add_marker("e2e")
+    items.sort(key=lambda item: not _takes_minutes(item))  # else one of them runs alone at the end
+
+
+def _takes_minutes(item: pytest.Item) -> bool:
+    limit = item.get_closest_marker("timeout")
+    return limit is not None and int(limit.args[0]) >= 600
 
 
 def pytest_collection_finish() -> None:
