@@ -292,6 +292,13 @@ def test_the_zip_of_a_run_that_failed_is_used_and_removed_at_the_end(job: Transf
 # Errors
 
 
+def test_a_conflict_of_two_writers_passes(job: TransferJob, store: ScriptedServer) -> None:
+    files, conflicts = job.fill(), [Reply(409)]
+    store.script = lambda seen: conflicts.pop() if seen.method == "PUT" and conflicts else None
+    job.send(store.url)
+    assert receive(store.url).files == files
+
+
 @pytest.mark.parametrize(
     ("reply", "reference", "hint"),
     [
