@@ -6,13 +6,10 @@ import http.client
 import ssl
 import urllib.error
 import urllib.request
-from typing import Final
 
 import httpx
 
 from tasks.shared.http.network import Proxies
-
-_LARGEST: Final = 64 << 20
 
 
 class PollTransport(httpx.BaseTransport):
@@ -32,8 +29,10 @@ class PollTransport(httpx.BaseTransport):
         asked = urllib.request.Request(str(url), headers=dict(request.headers))  # noqa: S310 - http or https
         try:
             with opener.open(asked, timeout=request.extensions["timeout"]["read"]) as answer:
-                return httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read(_LARGEST))
+                return httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read())
         except urllib.error.URLError as error:
+            if refused := str(error.reason).partition("Tunnel connection failed: ")[2]:
+                raise httpx.ProxyError(refused) from None
             raise httpx.ConnectError("") from error.reason if isinstance(error.reason, OSError) else error
         except TimeoutError as error:
             raise httpx.ReadTimeout("") from error

@@ -117,7 +117,7 @@ class Transport(httpx.BaseTransport):
         )  # fmt: skip
         self._proxies = proxies
         self._direct = made()
-        self._through = {url: made(proxy=_proxy(url, verify)) for url in proxies.all()}
+        self._through = {url: made(proxy=url) for url in proxies.all()}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request, through its proxy if it has one."""
@@ -128,10 +128,6 @@ class Transport(httpx.BaseTransport):
         """Close every connection."""
         for transport in (self._direct, *self._through.values()):
             transport.close()
-
-
-def _proxy(url: str, verify: ssl.SSLContext) -> httpx.Proxy:
-    return httpx.Proxy(url, ssl_context=verify if url.lower().startswith("https:") else None)
 
 
 def _named(values: Mapping[str, str], scheme: str) -> str | None:
@@ -146,7 +142,7 @@ def _checked(variable: str, text: str) -> str:
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+        if parts.scheme == "http" and parts.hostname and parts.port != 0:
             httpx.Proxy(url)
             SECRETS.text(unquote(parts.password or ""))
             return url
@@ -154,7 +150,7 @@ def _checked(variable: str, text: str) -> str:
         pass
     raise InputError(
         "proxy-invalid",
-        f"the environment variable {variable} is not the URL of an http or https proxy",
+        f"the environment variable {variable} is not the URL of an http proxy",
         context=variable,
         hint=f"{variable}=http://[user:password@]host:port, or unset it",
     ) from None

@@ -208,6 +208,7 @@ TABLE: dict[str, tuple[list[Reply | Raw], Any]] = {
     "102": ([Raw(b"HTTP/1.1 102 Processing\r\n\r\n")], None),
     **{f"{status}": ([Reply(status)], None) for status in (408, 429, 501, 502, 503, 504)},
     "network failure": ([Reply(reset=True)], None),
+    "cut answer": ([Reply(200, b"{}", JSON, length=20, cut=2)], None),
     "500": ([Reply(500, outcome(issue("fatal", "exception")), JSON)], "extraction-failed"),
     "400": ([Reply(400, outcome(issue()), JSON)], "service-refused"),
     "403": ([Reply(403)], "service-forbidden"),

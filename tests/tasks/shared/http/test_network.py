@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -13,8 +13,9 @@ import pytest
 import trustme
 
 from config import TlsConfig
+from tasks.extractor.poll_transport import PollTransport
 from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError
-from tasks.shared.http.network import Proxies, ssl_context
+from tasks.shared.http.network import Proxies, Transport, ssl_context
 from tests.peers.client import client
 from tests.peers.proxy import ForwardProxy
 from tests.peers.server import Loopback, Reply, closed_port, loopback
@@ -46,7 +47,7 @@ def test_the_environment_names_the_proxy_of_a_host(environ: dict[str, str], url:
     assert Proxies(environ).select(httpx.URL(url)) == proxy
 
 
-@pytest.mark.parametrize("text", ["socks5://127.0.0.1:1", "http://", "http://host:port", "http://[::1", "ftp://p:1"])
+@pytest.mark.parametrize("text", ["socks5://127.0.0.1:1", "http://", "http://host:port", "http://[::1", "https://p:1"])
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
 def test_a_proxy_that_cannot_work_is_an_error_that_names_the_variable(name: str, text: str) -> None:
     with pytest.raises(InputError) as caught:
@@ -66,6 +67,10 @@ def secure(authority: trustme.CA) -> Iterator[Loopback]:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     with loopback([Reply(200, b"secure")], tls=context) as server:
         yield server
+
+
+Made = Callable[[ssl.SSLContext, Proxies], httpx.BaseTransport]
+every_transport = pytest.mark.parametrize("transport", [Transport, PollTransport])
 
 
 def get(server: Loopback, tls: TlsConfig, **more: object) -> bytes:
@@ -89,19 +94,20 @@ def test_a_download_is_not_redirected_out_of_tls(authority: trustme.CA, tmp_path
     assert (caught.value.reference, plain.seen) == ("redirect-refused", [])
 
 
+@every_transport
 def test_an_additional_authority_or_a_server_certificate_is_trusted(
-    secure: Loopback, authority: trustme.CA, tmp_path: Path
+    secure: Loopback, authority: trustme.CA, tmp_path: Path, transport: Made
 ) -> None:
     with pytest.raises(ServiceError) as caught:
-        get(secure, TlsConfig())
+        get(secure, TlsConfig(), transport=transport)
     assert caught.value.reference == "tls-untrusted"
     bundle = tmp_path / "ca.pem"
     bundle.write_bytes(b"# our CA\n" + authority.cert_pem.bytes())
-    assert get(secure, TlsConfig(ca_cert_path=bundle)) == b"secure"
+    assert get(secure, TlsConfig(ca_cert_path=bundle), transport=transport) == b"secure"
     leaf = ssl.get_server_certificate(("127.0.0.1", secure.port))
     bundle.write_text(leaf)
-    assert get(secure, TlsConfig(ca_cert_path=bundle)) == b"secure"
-    assert get(secure, TlsConfig(insecure_skip_verify=True)) == b"secure"
+    assert get(secure, TlsConfig(ca_cert_path=bundle), transport=transport) == b"secure"
+    assert get(secure, TlsConfig(insecure_skip_verify=True), transport=transport) == b"secure"
 
 
 def answer_plainly(listener: socket.socket) -> None:
@@ -144,21 +150,24 @@ def test_ssl_cert_file_must_name_a_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "SSL_CERT_FILE" in caught.value.render()
 
 
-def test_a_proxy_carries_http_and_https_with_its_own_login(secure: Loopback) -> None:
+@every_transport
+def test_a_proxy_carries_http_and_https_with_its_own_login(secure: Loopback, transport: Made) -> None:
     with loopback([Reply(200, b"plain")]) as plain:
         hosts = {"plain.test": ("127.0.0.1", plain.port), "secure.test": ("127.0.0.1", secure.port)}
         with ForwardProxy(credentials=("user", "secret"), hosts=hosts) as proxy:
             named = proxy.url.replace("//", "//user:secret@")
             through = {"HTTP_PROXY": named, "HTTPS_PROXY": named}
-            with client(tls=TlsConfig(insecure_skip_verify=True), environ=through, attempts=1) as http:
+            tls = TlsConfig(insecure_skip_verify=True)
+            with client(tls=tls, environ=through, attempts=1, transport=transport) as http:
                 assert http.send("GET", "http://plain.test/", operation="call").body == b"plain"
                 assert http.send("GET", "https://secure.test/", operation="call").body == b"secure"
             assert (proxy.requests, proxy.tunnels) == (1, 1)
     assert "proxy-authorization" not in plain.seen[0].headers | secure.seen[0].headers
 
 
+@every_transport
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_that_refuses_or_is_away_is_named(scheme: str) -> None:
+def test_a_proxy_that_refuses_or_is_away_is_named(scheme: str, transport: Made) -> None:
     with ForwardProxy(credentials=("user", "secret")) as proxy:
         cases: dict[str, type[SluiceError]] = {
             proxy.url: ServiceError,
@@ -166,5 +175,5 @@ def test_a_proxy_that_refuses_or_is_away_is_named(scheme: str) -> None:
         }
         for named, kind in cases.items():
             through = {f"{scheme.upper()}_PROXY": named}
-            with client(environ=through, attempts=1) as http, pytest.raises(kind, match="proxy"):
+            with client(environ=through, attempts=1, transport=transport) as http, pytest.raises(kind, match="proxy"):
                 http.send("GET", f"{scheme}://service.test/", operation="call")
