@@ -99,7 +99,7 @@ def _query(facts: JobFacts) -> Iterator[Part]:
 def _flow(facts: JobFacts, measured: Measured) -> Iterator[Part]:
     k, summary = facts.config.report.k, facts.summary
     rows: list[tuple[Value, Value]] = [
-        (f"@{name}", number if number == measured.patients else banded(number, k)) for name, number in facts.patients
+        (f"@{name}", banded(number, k, measured.patients)) for name, number in facts.patients
     ]
     yield _table("flow", "step patients", [*rows, ("@leaving", measured.patients)])
     if facts.corrected:
