@@ -170,12 +170,11 @@ def destination_of(config: PipelineConfig) -> Destination | None:
     )
 
 
-def settings_digest(config: PipelineConfig, *, inside: bool) -> str:
-    """Return the SHA-256 of everything that a report depends on besides the files and the steps."""
-    where = None if inside else destination_of(config)
-    pseudonymizer = config.services.pseudonymizer
-    settings = config.report.model_dump(mode="json", exclude={"enabled", "on_stop"})
-    known = [settings, asdict(where) if where else None, sorted(pseudonymizer.kept_identifiers)]
+def settings_digest(facts: JobFacts) -> str:
+    """Return the SHA-256 of everything that a report depends on besides the files and the steps that wrote them."""
+    settings = facts.config.report.model_dump(mode="json", exclude={"enabled", "on_stop"})
+    validated = [len(one.warnings) for one in facts.steps if one.name == "validation" and one.state == "completed"]
+    known = [settings, asdict(facts.destination) if facts.destination else None, sorted(facts.kept), validated]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 

@@ -53,7 +53,7 @@ def make_report(
         DataError: a file is not as in the manifest.
         Stopped: the run is asked to stop.
     """
-    asked = (manifest.digest, settings_digest(job.config, inside=job.inside))
+    asked = (manifest.digest, settings_digest(job))
     with suppress(DataError):
         before = files.read(job.directory)
         if before is not None and (before.files, before.settings) == asked:
@@ -114,7 +114,7 @@ def document(job: JobFacts, measured: Measured) -> ReleaseReport:
         decisions=tuple(job.decisions),
         outcome=outcome_of(job),
         files=inventory_of(measured.files).digest,
-        settings=settings_digest(job.config, inside=job.inside),
+        settings=settings_digest(job),
         checksum=checksum,
     )
 

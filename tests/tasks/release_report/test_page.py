@@ -16,7 +16,17 @@ from tasks.release_report.markdown import lines, markdown, title
 from tasks.release_report.page import LARGEST, html
 from tasks.release_report.report import Summary
 from tasks.shared.markdown import code, literal
-from tests.tasks.release_report.reporting import config, observation, patient, record, report, summary, write
+from tests.tasks.release_report.reporting import (
+    codes,
+    config,
+    observation,
+    patient,
+    record,
+    report,
+    step,
+    summary,
+    write,
+)
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -237,6 +247,13 @@ def test_a_report_on_the_same_files_and_settings_is_not_made_again(tmp_path: Pat
     again = files.read(tmp_path)
     assert again is not None
     assert (again.made, again.k, again.decisions) == (later["made"], 6, ())
+
+
+def test_a_validation_that_ran_since_is_in_the_report_on_the_same_files(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    imported = step("local_import", output="import")
+    assert "not-validated" in codes(report(tmp_path, steps=(imported,)))
+    assert "not-validated" not in codes(report(tmp_path, step=4, steps=(imported, step("validation", 3))))
 
 
 def found_made(_: Summary) -> str:
