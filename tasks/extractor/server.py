@@ -133,8 +133,8 @@ class ExtractionServer:
     def evaluate_cohort(self, query: bytes) -> tuple[str, ...]:
         """Return the ids of the patients that a CRTDL or a bare CCDL selects; the server stores nothing."""
         url = service_url(self.base_url, "$evaluate-cohort")
-        more = {"timeout": self._preview_timeout, "max_answer_bytes": 512 << 20}
-        answer = self._send("POST", url, "preview", content=query, headers={"Content-Type": JSON}, **more)
+        headers = {"Content-Type": JSON}
+        answer = self._send("POST", url, "preview", content=query, headers=headers, timeout=self._preview_timeout)
         found = object_of(_json_of(answer))
         items = [object_of(object_of(entry).get("item")) for entry in list_of(found.get("entry"))]
         references = [str(item.get("reference")) for item in items]

@@ -15,7 +15,6 @@ from tasks.shared.http.client import ServiceClient
 
 OPERATION: Final = "$de-identify"
 HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/fhir+json"}
-_LEAST_ANSWER: Final = 64 << 20
 
 
 def endpoint(config: PipelineConfig) -> str:
@@ -42,10 +41,7 @@ class Deidentify:
         head, tail = self._envelope
         body = b"".join((head, resource, tail))
         with self._slots:
-            answer = self._client.send(
-                "POST", self.url, operation=OPERATION, content=body, headers=HEADERS,
-                max_answer_bytes=max(_LEAST_ANSWER, 4 * len(resource)),  # a pretty-printed answer is larger
-            )  # fmt: skip
+            answer = self._client.send("POST", self.url, operation=OPERATION, content=body, headers=HEADERS)
         time.sleep(0)  # the next request goes out before this answer is checked
         return answer
 

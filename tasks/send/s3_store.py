@@ -42,7 +42,6 @@ from tasks.shared.stop import Stop
 for _name in ("boto3", "botocore", "s3transfer"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-_MOST: Final = 16 << 20  # bytes of an answer
 _PIECE: Final = 1 << 18
 _REFUSALS: Final = frozenset(range(300, 600)) - DEFAULT_TRANSIENT - {407}
 """Answers that botocore reads; those of a busy store are repeated before."""
@@ -106,7 +105,7 @@ class StoreClient:
         try:
             answer = self._thread.answer = self._client.send(
                 request.method, request.url, operation=where.operation, content=_content(request, self._stop),
-                headers=headers | self._more, accept=_REFUSALS, max_answer_bytes=_MOST,
+                headers=headers | self._more, accept=_REFUSALS,
             )  # fmt: skip
         except SluiceError as error:
             if error.reference == "proxy-authentication":

@@ -63,7 +63,6 @@ class Probe(Protocol):
         ...
 
 
-_MAX_ANSWER: Final = 1 << 24
 _BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
 
 
@@ -83,7 +82,7 @@ class MetadataProbe:
             with service.client(config, timeout=15.0, **more) as client:
                 client.authorize()
                 if client.peek("GET", url).status == 401:
-                    client.send("GET", url, operation="probe", accept=_BUT_401, max_answer_bytes=_MAX_ANSWER)
+                    client.send("GET", url, operation="probe", accept=_BUT_401)
         except SluiceError as error:
             yield error
 
@@ -154,7 +153,6 @@ class SyntheticProbe:
                 content=exchange.body,
                 headers=exchange.headers,
                 accept=exchange.accept,
-                max_answer_bytes=_MAX_ANSWER,
             )
         except SluiceError as error:
             if isinstance(error, ServiceError) and error.answered not in (None, *_REFUSALS):

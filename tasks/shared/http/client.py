@@ -38,8 +38,6 @@ for _name in ("httpx", "httpcore", "authlib"):
 
 MAX_REDIRECTS: Final = 5
 _CONNECT_SECONDS: Final = 30.0
-_SMALL: Final = 1 << 20
-"""Bytes of an answer that explains an error, or of an issuer."""
 _ISSUER_ANSWERS: Final = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
 _AGENT: Final = {"User-Agent": f"sluice/{metadata.version('sluice')}", "Accept-Encoding": "identity"}
 
@@ -102,7 +100,7 @@ class ServiceClient:
         retry: bool = True,
         accept: Collection[int] = (),
         transient: Collection[int] = DEFAULT_TRANSIENT,
-        max_answer_bytes: int = 64 << 20,
+        max_answer_bytes: float = math.inf,
     ) -> Answer:
         """Make a call; return the whole answer when its status is 2xx or in ``accept``.
 
@@ -152,7 +150,7 @@ class ServiceClient:
             response,
         ):
             if not (200 <= response.status_code < 300 or response.status_code in accept):
-                raise error_for(self._read(where, response, _SMALL), where, transient=DEFAULT_TRANSIENT)
+                raise error_for(self._read(where, response), where, transient=DEFAULT_TRANSIENT)
             try:
                 yield response
             except httpx.HTTPError as error:
@@ -242,8 +240,8 @@ class ServiceClient:
             received = response.num_bytes_downloaded
             log_request(where.method, where.url, str(response.status_code), begun, sent, received)
 
-    def _read(self, where: RequestContext, response: httpx.Response, most: int) -> Answer:
-        """Read the whole answer, at most ``most`` bytes of it."""
+    def _read(self, where: RequestContext, response: httpx.Response, most: float = math.inf) -> Answer:
+        """Read the whole answer; one of more than ``most`` bytes is an error."""
         parts, size = [], 0
         try:
             for part in response.iter_bytes():
@@ -285,7 +283,7 @@ class ServiceClient:
         def attempt() -> Answer:
             where = self._where(method, url, TOKEN_OPERATION)
             with self._open(where, content, headers, auth=None, timeout=60.0) as (where, response):
-                answer = self._read(where, response, _SMALL)
+                answer = self._read(where, response)
             if 200 <= answer.status < 300 or answer.status in _ISSUER_ANSWERS:
                 return answer
             raise error_for(answer, where, transient=DEFAULT_TRANSIENT)

@@ -330,6 +330,19 @@ def test_refused_resources_and_answers_are_kept_private_with_file_line_and_type_
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
+def test_what_waits_of_a_finished_file_is_durable_before_another_file_begins(job: SendJob) -> None:
+    job.write("core.ndjson", observation("bad"))
+    job.write("a.ndjson", observation("later"))
+    fhir = Fhir()
+    fhir.refused["Observation/bad"] = refusal()
+    seen_by_others: list[list[tuple[str, int]]] = []
+    with serving(fhir) as server:
+        server.script = lambda seen: seen_by_others.append(job.waiting()) if b"later" in seen.body else None
+        with pytest.raises(TerminalError):
+            job.load(server.url)
+    assert seen_by_others == [[("core.ndjson", 1)]]
+
+
 def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: SendJob) -> None:
     history = {"resourceType": "Bundle", "type": "history", "entry": []}
     odd = {"resourceType": "Bundle", "type": "batch", "entry": [{"resource": {"resourceType": "x"}}]}
