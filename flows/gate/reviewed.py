@@ -12,6 +12,7 @@ from config import PipelineConfig, SendMode
 from flows.job.sources import Sources
 from tasks.shared.corrections import corrected_files, wait_directory
 from tasks.shared.errors import DataError
+from tasks.shared.file_work import records_of
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Inventory, Recorded, differences, load, take_inventory
 from tasks.shared.report import Corrections
@@ -56,7 +57,7 @@ class Covered:
     @property
     def kept(self) -> Path:
         """The file with the manifest that was shown, so that differences can be listed."""
-        return self.job_dir / ".results" / f"{self.position}-shown.ndjson"
+        return records_of(self.job_dir, self.position) / "shown.ndjson"
 
     def manifest(self, digest: str, stop: Stop) -> Inventory:
         """Return the files that are there now. A file unchanged since the manifest with ``digest`` is not read.

@@ -41,7 +41,6 @@ class JobDirectory:
         """Make the directory, private to this user. Raises ``StorageError``."""
         with storage_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self.path / ".results").mkdir(mode=0o700, exist_ok=True)
 
     def mirror(self, document: dict[str, Any]) -> None:
         """Replace ``job.json``, the record for people and monitoring. A failure stops nothing."""
@@ -61,8 +60,6 @@ class JobDirectory:
         kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}
         for step in steps[first - 1 :]:
             shutil.rmtree(records_of(self.path, step.position), ignore_errors=True)
-            for manifest in (self.path / ".results").glob(f"{step.position}-*.ndjson"):
-                manifest.unlink(missing_ok=True)
             if step.directory is not None and step.directory not in kept:
                 self._set_aside(step.directory)
             for folder in _folders(step, steps) - kept:

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from tasks.shared.errors import storage_errors
+from tasks.shared.file_work import records_of
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.stop import Stop
@@ -131,7 +132,7 @@ class Recorded:
 
 def kept_at(job_dir: Path, position: int) -> Path:
     """Return the path of the inventory of the step at ``position``."""
-    return job_dir / ".results" / f"{position}-inventory.ndjson"
+    return records_of(job_dir, position) / "inventory.ndjson"
 
 
 def differences(before: Inventory, now: Inventory) -> list[str]:

@@ -57,7 +57,7 @@ def test_the_digest_depends_on_names_sizes_and_contents_alone(job: Path) -> None
 
 def test_a_kept_one_is_private_and_comes_back_only_as_what_it_was(job: Path) -> None:
     inventory = inventory_of(job)
-    path = job / ".results" / "1-inventory.ndjson"
+    path = job / ".done" / "1" / "inventory.ndjson"
     inventory.save(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert load(path, inventory.digest) == inventory
