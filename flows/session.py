@@ -21,9 +21,6 @@ from flows.signals import exit_code_of
 from tasks.extractor import submission
 from tasks.shared.errors import TerminalError
 
-IMPORTED = 0.2
-"""Seconds until a person is told that Prefect starts: its import alone takes longer than the command may be silent."""
-
 
 @contextmanager
 def with_prefect(loaded: LoadedConfig) -> Iterator[Session]:

@@ -136,9 +136,8 @@ def describe(snapshot: Snapshot) -> str:
         parts.append(human_bytes(snapshot.bytes) + ("" if still else f" at {human_rate(snapshot.rate)}"))
     if still:
         parts.append(f"{human_rate(0)} for {human_seconds(snapshot.still)}")
-    if parts:
-        eta = snapshot.eta_seconds
-        parts.append(f"{human_seconds(eta)} left" if eta is not None else "time left unknown")
+    if snapshot.eta_seconds is not None:
+        parts.append(f"{human_seconds(snapshot.eta_seconds)} left")
     return ", ".join(parts) or "started"
 
 
