@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flows.gate.reviewed import Covered, destination
-from flows.job.record import AT_THE_END, at
+from flows.job.record import AT_THE_END, at, continue_command
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
 from flows.job.waiting import Decision, Shown
@@ -139,7 +139,8 @@ def _manifest(job: RunningJob, source: Source) -> Inventory:
 def _refusal(job: RunningJob, source: Source, shown: Shown, lines: list[str]) -> GateError:
     """Return the error that ends a job before it sends what nobody has released."""
     what = "could not be made" if shown.failed is not None else f"has stops ({shown.stops})"
-    again = f" ({job.run_again(source.recorded.position)})" if source.recorded is not None else ""
+    step = source.recorded
+    again = f" ({continue_command(job.record(), '--from', str(step.position))})" if step is not None else ""
     return GateError(
         "report-missing" if shown.failed is not None else "report-stops",
         f"the release report {what}, and report.on_stop is fail: nothing was sent",

@@ -11,7 +11,7 @@ from flows.gate.answers import answer_left
 from flows.gate.decision import NOBODY_DECIDED, Outcome, decided, difference, judge
 from flows.gate.reviewed import Covered, destination
 from flows.job.ends import end
-from flows.job.record import at, now
+from flows.job.record import at, continue_command, now
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
 from flows.job.state import JobState
@@ -125,11 +125,11 @@ class Waits:
         state.message = f"step {position} waits for a decision: Resume asks for it"
         self._record(waiting, shown, form)
         make_directory(covered.directory)
-        go_on = f"continue with: {job.continued_with}"
-        logger.info("the job waits at step %d for a person's decision; %s", position, go_on)
+        go_on = continue_command(job.record())
+        logger.info("the job waits at step %d for a person's decision; continue with: %s", position, go_on)
         job.show("waiting")
         job.presenter.waits(job.record(), waiting)
-        runs.park(job.id, state, form_text(job.record(), waiting, None if job.deployed else job.continued_with))
+        runs.park(job.id, state, form_text(job.record(), waiting, None if job.deployed else go_on))
 
     def _record(self, waiting: Waiting, shown: Shown, form: str) -> None:
         """Record where the job waits, in one write; an earlier answer and decision are void.

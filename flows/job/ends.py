@@ -17,7 +17,7 @@ from prefect.states import Failed
 
 from config import ConfigError
 from flows.job.inputs import JobInputs, config_error
-from flows.job.record import JobEnd, RecordWriter, Value, at, continue_command
+from flows.job.record import JobEnd, JobRecord, RecordWriter, Value, at, continue_hint
 from flows.job.running import RunningJob
 from flows.job.state import JobState
 from flows.job.watch import CANCEL, SUSPEND, stop_asked
@@ -80,7 +80,7 @@ def fail(job: RunningJob, error: SluiceError) -> NoReturn:
 
 def end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None) -> NoReturn:
     """End the run with this message, by ``Pause``; ``error`` is why it failed, or was cancelled by a rejection."""
-    go_on = f"; continue with: {job.continued_with}" if how in {"failed", "stopped"} else ""
+    go_on = f"; {continue_hint(job.record())}" if how in {"failed", "stopped"} else ""
     logger.info("the job is %s (%s)%s", how, error.reference if error else message, go_on)
     shown, kind, name = STATES[how]
     job.writer.state = shown
@@ -114,8 +114,8 @@ def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -
             api.set_state(job_id, kind, name=name, message=f"stopped by {reason}")
     except SluiceError as error:
         logger.error("the stop could not be recorded: %s", error.message)
-    go_on = f"\ncontinue with: {continue_command(inputs.config, inputs.overrides, job_id)}"
-    presenter.process_ends(f"job {job_id} is {how}{go_on if how == 'stopped' else ''}")
+    record = JobRecord.of({"id": job_id, "parameters": inputs.parameters()}, JobState.STOPPED)
+    presenter.process_ends(f"job {job_id} is {how}" + (f"\n{continue_hint(record)}" if how == "stopped" else ""))
 
 
 def fail_early(api: PrefectApi, job_id: str, problem: Exception) -> NoReturn:

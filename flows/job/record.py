@@ -8,7 +8,7 @@ or identifier of a person.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -297,10 +297,11 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 def continue_hint(record: JobRecord) -> str:
     """Return the command that continues a job, and how it is decided if it waits."""
     how = "\n  You will be asked to confirm. In scripts, add --approve or --reject." if record.undecided else ""
-    return f"continue with: {continue_command(record.config, record.parameters.get('overrides'), record.id)}{how}"
+    return f"continue with: {continue_command(record)}{how}"
 
 
-def continue_command(config: str | None, overrides: Iterable[Any] | None, job_id: str, *rest: str) -> str:
+def continue_command(record: JobRecord, *rest: str) -> str:
     """Return the command that continues a job; an overridden ``jobs_dir`` is named, because the job is in it."""
-    where = [part for one in overrides or () if str(one).startswith("jobs_dir=") for part in ("--set", str(one))]
-    return command("pipeline", "continue", str(config or "CONFIG"), job_id, *rest, *where)
+    overrides = map(str, record.parameters.get("overrides") or ())
+    where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
+    return command("pipeline", "continue", record.config or "CONFIG", record.id, *rest, *where)

@@ -81,15 +81,6 @@ class RunningJob:
         """The name of the current step."""
         return self.step_names[self.position - 1] if self.position else None
 
-    @property
-    def continued_with(self) -> str:
-        """The command that continues the job."""
-        return continue_command(self.inputs.config, self.inputs.overrides, self.id)
-
-    def run_again(self, position: int) -> str:
-        """Return the command that runs a step of this job and all later ones again."""
-        return continue_command(self.inputs.config, self.inputs.overrides, self.id, "--from", str(position))
-
     def record(self) -> JobRecord:
         """Return the record as it is now."""
         return self.writer.known()
@@ -101,7 +92,7 @@ class RunningJob:
 
     def show(self, state: pages.PageState) -> None:
         """Publish the job's page with the state that it has or is about to have."""
-        pages.publish(self.page, self.record(), state, self.continued_with)
+        pages.publish(self.page, self.record(), state)
 
     @classmethod
     @contextmanager
@@ -164,7 +155,7 @@ class RunningJob:
             meter=Meter(),
             stop=self.stop,
             command=lambda verb, *rest: command(*verb.split(), self.inputs.config, *rest),
-            again=self.run_again,
+            again=lambda position: continue_command(self.record(), "--from", str(position)),
         )
 
     @contextmanager

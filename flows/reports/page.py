@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from flows.job.record import JobEnd, JobRecord
+from flows.job.record import JobEnd, JobRecord, continue_command
 from flows.prefect.artifacts import JOB, Page, best_effort
 from flows.reports.waiting import form_text
 from tasks.shared.markdown import code, literal
@@ -20,13 +20,13 @@ TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 """The columns in two tables, because one is wider than the page."""
 
 
-def publish(page: Page, record: JobRecord, state: PageState, continued_with: str) -> None:
-    """Publish the page of a job that is about to be in this state; ``continued_with`` is the command to go on."""
+def publish(page: Page, record: JobRecord, state: PageState) -> None:
+    """Publish the page of a job that is about to be in this state."""
     with best_effort("the page of the job"):
-        page.publish(f"{JOB}: {state}", text(record, state, continued_with))
+        page.publish(f"{JOB}: {state}", text(record, state))
 
 
-def text(record: JobRecord, state: PageState, continued_with: str) -> str:
+def text(record: JobRecord, state: PageState) -> str:
     """Return the page: state, what the job waits for or what went wrong, the steps, the decisions, and the files."""
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
     if state == "waiting" and record.waiting is not None:
@@ -37,7 +37,8 @@ def text(record: JobRecord, state: PageState, continued_with: str) -> str:
         lines += ["## Error", "", f"{code(error.reference)} in {where}: {literal(error.message)}", ""]
         lines += [f"{literal(said)}\n" for said in (error.context, error.hint) if said]
     if state in {"waiting", "failed", "stopped"}:
-        lines += [f"{'Decide' if state == 'waiting' else 'Continue'} on its machine with {code(continued_with)}", ""]
+        verb = "Decide" if state == "waiting" else "Continue"
+        lines += [f"{verb} on its machine with {code(continue_command(record))}", ""]
     cells = [step.cells() for step in record.steps]
     lines += ["## Steps", "", _table(DATA, [[row[name] for name in DATA] for row in cells]), ""]
     if timed := [[row[name] for name in TIMES] for row in cells if row["time"]]:
