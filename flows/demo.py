@@ -13,6 +13,7 @@ from pathlib import Path
 from deployments.sandbox.child import SandboxStartError, start_child
 from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
+from flows.commands import review
 from flows.job.find import opened
 from flows.job.record import JobRecord
 from flows.job.state import JobState
@@ -28,15 +29,15 @@ SHOWN_LINES = 3
 WIDTH = 96
 
 
-def run(*, keep: bool, review: bool) -> int:
+def run(*, keep: bool, reviewed: bool) -> int:
     """Run the demo; return the exit code of the pipeline."""
-    if review and not on_terminal():
+    if reviewed and not on_terminal():
         raise InputError("review-needs-terminal", "demo --review needs a terminal")
     # The demo is complete in itself: made-up data must not reach a service that the user's environment names.
     for name in [key for key in os.environ if key.startswith(("APP_", "PREFECT_", "SLUICE_SANDBOX_"))]:
         del os.environ[name]
     directory = _directory(keep=keep)
-    steps = [name for name in STEPS if review or name != "wait"]
+    steps = [name for name in STEPS if reviewed or name != "wait"]
     print_line(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
     jobs_dir = directory / "jobs"
     os.environ["APP_JOBS_DIR"] = str(jobs_dir)
@@ -46,7 +47,7 @@ def run(*, keep: bool, review: bool) -> int:
             enabled = f"pipeline.enabled_steps={','.join(steps)}"
             code = command(["pipeline", "start", config, str(DEMO_CRTDL), "--set", enabled])
             if code == 0 and _job(config).state is JobState.WAITING:
-                code = command(["pipeline", "continue", config, "latest"])
+                code = _decided(config)
             if code == 0:
                 _show(_job(config))
             return code
@@ -83,6 +84,15 @@ def _sandbox(state: Path) -> Iterator[str]:
     finally:
         with patience("stopping the sandbox services"):
             child.stop()
+
+
+def _decided(config: str) -> int:
+    """Ask for the decision; what the job waits for stands on the terminal already."""
+    answer = review.prompt()
+    if answer is None:
+        return 0
+    given = [f"--by={answer.by}", f"--comment={answer.comment}"]
+    return command(["pipeline", "continue", config, "latest", "--approve", *given])
 
 
 def _job(config: str) -> JobRecord:

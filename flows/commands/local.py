@@ -26,7 +26,7 @@ def demo(keep: bool, review: bool) -> int:
     """
     from flows import demo as whole
 
-    return whole.run(keep=keep, review=review)
+    return whole.run(keep=keep, reviewed=review)
 
 
 @click.command("sandbox")

@@ -56,6 +56,11 @@ def ask(record: JobRecord, waiting: Waiting, by: str | None, comment: str, *, er
     if not on_terminal():
         print_line(f"nothing is decided: job {record.id} waits", err=err)
         return None
+    return prompt(by, comment, err=err)
+
+
+def prompt(by: str | None = None, comment: str = "", *, err: bool = False) -> Answer | None:
+    """Ask on the terminal for a decision, a name and a comment; ``None`` if the job is not released."""
     if not click.confirm("Release it?", default=False, err=err):
         return None
     name = by or click.prompt("Your name", default=login(), err=err)

@@ -57,3 +57,12 @@ class TestDemo:
         shown = printed.replace(str(tmp_path / ".temporary"), "/tmp").splitlines()
         assert sum(1 + len(line) // 100 for line in shown) <= 40, "it fits a terminal of 100 × 40"
         assert untracked(tmp_path) == []
+
+    @pytest.mark.e2e
+    @pytest.mark.timeout(240)
+    def test_with_a_review_it_shows_once_what_will_leave_and_asks(self, tmp_path: Path) -> None:
+        answers = ("Release it?", "y"), ("Your name", "Ada"), ("Comment", "made-up data")
+        shown = ExamplePlace(tmp_path, None).on_a_terminal("sluice demo --review", *answers)
+        assert shown.count("waits for a decision") == 1
+        assert "is complete; its files are in" in shown
+        assert "csv/Patient.csv:" in shown
