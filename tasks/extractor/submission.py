@@ -16,6 +16,7 @@ from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.errors import TOKEN_OPERATION, InputError, NetworkError, ServiceError, SluiceError, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
+from tasks.shared.http.answer import issue_texts
 from tasks.shared.log import logger
 from tasks.shared.step import Handle, HandleStore, StepContext
 
@@ -111,8 +112,10 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
             hint="nothing is submitted twice: pipeline continue lists the jobs of the server, and asks which it is",
         )  # fmt: skip
     if status in (400, 422):
+        # With patients the server may quote their ids.
+        said = issue_texts(error.answer.body) if context.given.patients is None else ""
         refusal = ServiceError(
-            "crtdl-refused", error.message, context=error.context, hint="the server does not accept the CRTDL",
+            "crtdl-refused", error.message + said, context=error.context, hint="the server does not accept the CRTDL",
             operation="submit", status=status,
         )  # fmt: skip
         FailedAnswers(context.state(DIRECTORY)).save_answer_of(refusal, answer=error.answer)

@@ -157,7 +157,7 @@ def test_patients_bypass_the_cohort_and_too_many_are_refused_before_they_are_sen
 @pytest.mark.parametrize(
     ("reply", "kind", "reference", "stays_open"),
     [
-        (Reply(400, outcome(issue("fatal", "invalid")), JSON), ServiceError, "crtdl-refused", False),
+        (Reply(400, outcome(issue("fatal", "invalid", diagnostics="x")), JSON), ServiceError, "crtdl-refused", False),
         (Reply(401), ServiceError, "service-unauthorized", False),
         (Reply(429), ServiceBusyError, "service-busy", False), (Reply(503), ServiceBusyError, "service-busy", False),
         (Reply(202), ServiceError, "content-location-missing", True),
@@ -177,6 +177,15 @@ def test_a_submission_is_never_repeated(
     assert len(place.asked("$extract-data")) == 1
     assert (place.context.job_dir / DIRECTORY / NOTE).exists() is stays_open
     assert place.store.load() is None
+
+
+def test_what_the_server_says_of_a_query_is_shown_unless_it_may_name_patients(place: Place, tmp_path: Path) -> None:
+    place.said["$extract-data"] = Reply(400, outcome(issue("fatal", "invalid", diagnostics="unknown code x|1")), JSON)
+    assert "unknown code x|1" in place.fails(ServiceError).message
+    listed = tmp_path / "patients.txt"
+    listed.write_text("p1\n")
+    error = place.fails(ServiceError, given={"crtdl": place.crtdl, "patients": listed})
+    assert (error.reference, "unknown" in error.render()) == ("crtdl-refused", False)
 
 
 def test_a_lost_answer_is_a_question_and_the_answer_goes_on(place: Place) -> None:
@@ -344,14 +353,20 @@ def test_a_finished_file_belongs_to_its_url_not_to_its_name(place: Place) -> Non
     assert not place.asked("out/core.ndjson", "GET")
 
 
+NO_LENGTH = Raw(b"HTTP/1.1 200 OK\r\n\r\n")
+
+
 @pytest.mark.parametrize(
     ("head", "get", "attempts"),
     [
         (Reply(200, LINE), None, 1), (Reply(404), Reply(206, b"{"), 1), (Reply(403), Reply(200, b"{"), 1),
-        (Reply(405), Reply(404), 3), (Reply(503), None, 3), (Reply(200, b""), None, 3),
+        (NO_LENGTH, Reply(206, b"{"), 1), (NO_LENGTH, Reply(404), 3), (Reply(405), Reply(404), 3),
+        (Reply(503), None, 3), (Reply(200, b""), None, 3),
     ],
 )  # fmt: skip
-def test_a_file_is_fetched_when_it_is_available(place: Place, head: Reply, get: Reply | None, attempts: int) -> None:
+def test_a_file_is_fetched_when_it_is_available(
+    place: Place, head: Reply | Raw, get: Reply | None, attempts: int
+) -> None:
     place.said[STATUS] = services.manifest("/out/b1.ndjson")
 
     def script(seen: SeenRequest) -> Reply | Raw | None:

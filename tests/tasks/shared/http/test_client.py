@@ -76,7 +76,7 @@ def test_what_stays_is_an_error_after_the_last_attempt(reply: Any, kind: type[Sl
 @pytest.mark.parametrize(
     ("header", "waits"),
     [("7", [7.0, 7.0]), ("0", [1.0, 2.0]), ("99999", [3600.0, 3600.0]), ("soon", [1.0, 2.0]),
-     ("Wed, 21 Oct 2015 07:28:00 GMT", [1.0, 2.0])],
+     ("Wed, 21 Oct 2015 07:28:00 GMT", [1.0, 2.0]), ("Wed, 21 Oct 2222 07:28:00 GMT", [3600.0, 3600.0])],
 )  # fmt: skip
 def test_retry_after_can_lengthen_a_wait(header: str, waits: list[float]) -> None:
     sleeps = Sleeps()
@@ -147,6 +147,14 @@ def test_redirects_have_borders() -> None:
                 http.send("GET", server.url, operation="call")
             assert caught.value.reference == "redirect-refused"
     assert not other.seen
+
+
+def test_five_redirects_are_followed_and_no_sixth() -> None:
+    on = Reply(302, headers={"Location": "/on"})
+    with loopback([on] * 5 + [Reply(200, b"there"), *[on] * 6]) as server, client() as http:
+        assert http.send("GET", server.url, operation="call").body == b"there"
+        with pytest.raises(ServiceError, match="more than 5 times"):
+            http.send("GET", server.url, operation="call")
 
 
 def test_a_stream_tells_a_stall_from_a_break_and_takes_the_body_as_it_comes() -> None:
