@@ -25,7 +25,7 @@ from flows.job import lock
 from flows.prefect import address as api_address
 from flows.signals import NUMBERS
 from tasks.shared import blanked
-from tasks.shared.http import auth, network
+from tasks.shared.http import auth, network, request_log
 
 
 def run(argv: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> tuple[int, str, str]:
@@ -80,7 +80,11 @@ def _memory() -> Iterator[None]:
     try:
         blanked.SECRETS.clear()
         network._context.cache_clear()
-        with mock.patch.object(lock, "held_here", set()), mock.patch.dict(auth._tokens, clear=True):
+        with (
+            mock.patch.object(lock, "held_here", set()),
+            mock.patch.object(request_log, "listener", None),
+            mock.patch.dict(auth._tokens, clear=True),
+        ):
             yield
     finally:
         blanked.SECRETS.__dict__.update(secrets)

@@ -1,9 +1,12 @@
 """Whole runs from the command line: start, wait, continue, and what a job leaves."""
 
+import fcntl
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,8 +67,24 @@ def test_status_json_never_leaves_a_key_out(sluice, project):
     assert json.loads(sluice("job", "list", "config.yaml", "--json", *ours).out) == [listed]
     for others in (["--state", "failed"], ["--since", "P0D"]):
         assert sluice("job", "list", "config.yaml", *others).out == "no such jobs\n"
+    told = sluice("-v", "job", "list", "config.yaml").err
+    assert re.search(r"^POST http://\S+/flow_runs/filter: 200, ", told, re.MULTILINE)
     assert set(listed) == {"id", "name", "state", "step", "files", "created", "error", "waiting"}
     assert listed["id"] == job
+
+
+def test_a_watched_status_is_shown_until_the_job_ends(sluice, project, prefect_api, monkeypatch):
+    job = sluice("pipeline", "start", "config.yaml").job
+
+    def becomes(kind):
+        ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", {"state": {"type": kind}, "force": True})
+
+    becomes("RUNNING")
+    monkeypatch.setattr("flows.commands.pipeline.time", SimpleNamespace(sleep=lambda _: becomes("COMPLETED")))
+    with (project / "jobs" / job / ".lock").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        shown = sluice.here("pipeline", "status", "config.yaml", job, "--watch").out
+    assert re.findall(rf"job {job}: (\w+)", shown) == ["running", "completed"]
 
 
 @pytest.mark.slow

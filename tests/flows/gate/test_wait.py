@@ -112,6 +112,20 @@ def test_without_a_decision_the_job_keeps_waiting_and_says_for_what(wait: Wait) 
     wait.waits()
 
 
+def test_on_a_terminal_continue_shows_what_will_leave_and_asks(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["n", "y", "Ada", "looked"])
+    monkeypatch.setattr("flows.commands.review.on_terminal", lambda: True)
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: next(typed))
+    wait.start()
+    left = wait.sluice.here("pipeline", "continue", "config.yaml", wait.job)
+    assert left.code == 0
+    assert "core.ndjson.zst" in left.out
+    assert wait.fhir.url in left.out
+    wait.waits()
+    assert wait.sluice.here("pipeline", "continue", "config.yaml", wait.job).code == 0
+    wait.is_decided(True, "Ada", "looked", "command")
+
+
 def test_a_command_approves_and_everybody_sees_who_and_why(wait: Wait) -> None:
     wait.start()
     wait.go_on("--approve", "--by", "Anna \x1b[31mData", "--comment", "looked\x07 at it\nall")

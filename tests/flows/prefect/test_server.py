@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -131,7 +132,12 @@ def test_the_commands_start_show_and_stop_it(jobs: Path) -> None:
     for text in (started.out, shown.out):
         assert f"Prefect UI: {address.ui}\n" in text
         assert str(address.password) in text
-    assert sluice("server", "stop").out == "the server is stopped\n"
+    (jobs / "a-job").mkdir()
+    with (jobs / "a-job" / ".lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused = sluice("server", "stop")
+        assert (refused.code, "jobs run on the server: a-job" in refused.err) == (1, True)
+        assert sluice("server", "stop", "--yes").out == "the server is stopped\n"
     assert sluice("server", "stop").out == "no server runs\n"
     assert sluice("server", "status").code == 1
 
