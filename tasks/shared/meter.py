@@ -121,12 +121,9 @@ class Meter:
             self._stored += stored
             self._skipped += stored
 
-    def warn(self, text: str, *, once: bool = False) -> None:
-        """Say something now that a person should see who waits for the step, and who reads its log; with ``once`` not
-        again what was said before."""
+    def warn(self, text: str) -> None:
+        """Say something now that a person should see who waits for the step, and who reads its log."""
         with self._lock:
-            if once and text in self._now.warnings:
-                return
             self._now.warnings += (text,)
         logger.warning("%s", text)
 

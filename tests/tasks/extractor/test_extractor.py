@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -278,6 +279,13 @@ def test_a_job_that_a_person_cancelled_is_not_submitted_again(place: Place) -> N
     assert len(place.asked("$extract-data")) == 1
 
 
+def test_a_deleted_job_is_no_cancelled_one_whatever_the_status_of_its_task(place: Place) -> None:
+    place.said[STATUS] = [Reply(410), services.manifest("/out/core.ndjson")]
+    place.said[f"Task/{JOB}"] = as_json(services.task(JOB, "DELETED") | {"status": "cancelled"})
+    assert place.run().files == 1
+    assert len(place.asked("$extract-data")) == 2
+
+
 def test_why_a_job_failed_is_kept_and_its_codes_are_said(place: Place) -> None:
     place.said[STATUS] = Reply(500, outcome(issue("fatal", "exception"), issue("error", "timeout")), JSON)
     error = place.fails(ServiceError)
@@ -388,11 +396,30 @@ def test_a_file_is_fetched_when_it_is_available(
         assert not place.asked("b1.ndjson", "HEAD")
 
 
+def test_four_files_are_fetched_at_once(place: Place) -> None:
+    together, lock, under_way = threading.Barrier(4), threading.Lock(), [0, 0]
+    place.files = {f"b{number}.ndjson": LINE for number in range(8)}
+    place.said[STATUS] = services.manifest(*(f"/out/{name}" for name in place.files))
+
+    def script(seen: SeenRequest) -> Reply | Raw | None:
+        if seen.method == "GET" and seen.target.endswith(".ndjson"):
+            with lock:
+                under_way[:] = under_way[0] + 1, max(under_way[1], under_way[0] + 1)
+            together.wait(20)
+            with lock:
+                under_way[0] -= 1
+        return Place.script(place, seen)
+
+    place.script = script  # type: ignore[method-assign]
+    assert place.run().files == 8
+    assert under_way == [0, 4]
+
+
 def test_credentials_go_to_the_host_of_the_server_and_elsewhere_only_where_the_manifest_says_so(place: Place) -> None:
     auth = {"username": "u", "password": "p"}
     with ScriptedServer(lambda _: Reply(200, LINE)) as other:
         elsewhere = other.url.replace("127.0.0.1", "localhost") + "/f.ndjson"
-        for needed, sent in ((False, False), (True, True)):
+        for needed, sent in ((False, False), (True, True), ("true", True)):
             place.said[STATUS] = as_json({"output": [{"url": elsewhere}], "requiresAccessToken": needed})
             place.run(auth=auth)
             assert bool(other.seen[-1].authorization) is sent

@@ -78,8 +78,7 @@ def test_when_nothing_moves_there_is_no_rate_and_no_time_left(clocked: Clocked) 
 
 
 def test_a_new_phase_counts_anew_and_keeps_the_warnings(clocked: Clocked) -> None:
-    clocked.meter.warn("look", once=True)
-    clocked.meter.warn("look", once=True)
+    clocked.meter.warn("look")
     clocked.run(5)
     clocked.meter.begin("downloading")
     snapshot = clocked.meter.snapshot()
