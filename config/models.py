@@ -29,7 +29,7 @@ class PipelineBlock(ConfigBlock):
 class RetryConfig(ConfigBlock):
     """Retries of failed requests: wait = min(initial * 2^attempt, max), attempts counted from 0."""
 
-    max_attempts: Integer = Field(5, ge=1, le=10, description="Attempts in all, the first one included")
+    max_attempts: Integer = Field(5, ge=1, le=10, description="Attempts in total, including the first")
     initial_backoff_ms: Integer = Field(1000, ge=0, description="Wait before the second attempt (milliseconds)")
     max_backoff_ms: Integer = Field(30000, ge=0, description="Longest wait between attempts (milliseconds)")
 
@@ -37,7 +37,7 @@ class RetryConfig(ConfigBlock):
 class TlsConfig(ConfigBlock):
     """TLS of all outgoing connections."""
 
-    ca_cert_path: FilePath | None = Field(None, description="PEM file of certificates that are trusted, too")
+    ca_cert_path: FilePath | None = Field(None, description="PEM file of additional certificates to trust")
     insecure_skip_verify: bool = Field(False, description="Skip TLS verification. For development and testing only")
 
 
@@ -55,7 +55,6 @@ class LimitsConfig(ConfigBlock):
 
 
 QuasiIdentifier = Literal["Patient.birthDate", "Patient.gender", "Patient.address.postalCode"]
-Quasi = Annotated[tuple[QuasiIdentifier, ...], AsList]
 
 
 class ReportConfig(ConfigBlock):
@@ -66,7 +65,7 @@ class ReportConfig(ConfigBlock):
     language: Literal["en", "de"] = Field("en", description="Language of the release report")
     quasi_identifiers: Annotated[tuple[QuasiIdentifier, ...], AsList] = Field(
         get_args(QuasiIdentifier),
-        description="Attributes by which patients may be told apart; of a birth date the year",
+        description="Attributes that may tell patients apart; of a birth date, only the year",
     )
     region_prefix: Integer = Field(2, ge=0, le=10, description="Leading characters of a postal code that are a region")
     purpose: Text | None = Field(None, description="Purpose of the data, shown in the report (GDPR Art. 30)")

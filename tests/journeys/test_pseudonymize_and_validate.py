@@ -67,13 +67,13 @@ class PseudonymizeProject:
         return self.directory / "jobs" / (ran if isinstance(ran, str) else ran.job)
 
     def outputs(self, ran: Ran | str) -> dict[str, str]:
-        """Return names and digests of all that the two steps made, their ledgers left out."""
+        """Return names and digests of all that the two steps made."""
         job = self.job(ran)
         return {
             str(path.relative_to(job)): hashlib.sha256(path.read_bytes()).hexdigest()
             for folder in ("pseudonymized", "validation")
             for path in (job / folder).rglob("*")
-            if path.is_file() and path.name != "ledger.ndjson"
+            if path.is_file()
         }
 
     def change(self, old: str, new: str) -> None:

@@ -15,7 +15,6 @@ from tests.peers.server import Raw, Reply, SeenRequest, loopback
 from tests.peers.services import as_json, task
 
 BASE = "https://torch.example"
-OTHER_JOB = "22222222-2222-4222-8222-222222222222"
 BUNDLE = (
     b'{"resourceType":"Bundle","type":"transaction","entry":[{"resource":{"resourceType":"Basic"}}],"total":1.50}\n'
 )

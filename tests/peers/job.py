@@ -78,10 +78,6 @@ class StepJob:
         self.context = given
         return given
 
-    @property
-    def ledger(self) -> Path:
-        return self.directory / self.step / "ledger.ndjson"
-
     def failed(self) -> list[Any]:
         """Return the answers that were kept because they made the step fail."""
         return sorted((self.directory / self.step / "failed").glob("*"))

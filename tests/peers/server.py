@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -209,60 +209,6 @@ class ScriptedServer(Loopback):
             self.seen.append(seen)
         said = self.script(seen) if self.script is not None else None
         return said or self.answer(seen)
-
-
-R = TypeVar("R")
-
-
-class ScriptedService(Loopback, Generic[R]):
-    """A service with correct answers; ``script(number, request)`` may return another one, numbers from 0.
-
-    Requests are taken up at once, as a service does. A body above ``limit`` bytes gets a 413.
-    """
-
-    content_type = "application/fhir+json"
-
-    def __init__(self, script: Callable[[int, R], Reply | None] | None = None, *, limit: int | None = None) -> None:
-        self.script = script
-        self.limit = limit
-        self.seconds = 0.0
-        """How long it takes for any answer."""
-        self.requests: list[R] = []
-        self.under_way: list[R] = []
-        self.busiest = 0
-        """How many were under way at most."""
-        super().__init__([])
-
-    def read(self, seen: SeenRequest) -> R:
-        """Return the request as a script gets it; an assertion here is one about the request."""
-        raise NotImplementedError
-
-    def note(self, request: R) -> int:
-        """Keep a request, under the lock; its number."""
-        self.requests.append(request)
-        return len(self.requests) - 1
-
-    def answer(self, number: int, request: R, said: Reply | None) -> Reply:
-        """Return the reply: ``said`` by the script, or the service's own."""
-        raise NotImplementedError
-
-    def handle(self, seen: SeenRequest) -> Reply:
-        request = self.read(seen)
-        with self.lock:
-            self.seen.append(seen)
-            number = self.note(request)
-            self.under_way.append(request)
-            self.busiest = max(self.busiest, len(self.under_way))
-        try:
-            said = self.script(number, request) if self.script is not None else None
-            if said is None and self.limit is not None and len(seen.body) > self.limit:
-                said = Reply(413, b"too large")
-            reply = self.answer(number, request, said)
-            self.closing.wait(self.seconds + reply.seconds)
-        finally:
-            with self.lock:
-                self.under_way.remove(request)
-        return replace(reply, headers={"Content-Type": self.content_type, **reply.headers})
 
 
 _NOBODY = socket.socket()
