@@ -126,7 +126,7 @@ def _bundle(tls: TlsConfig) -> Iterator[Finding]:
 def warnings(config: PipelineConfig) -> Iterator[Finding]:
     """Yield warnings of what is insecure."""
     if config.tls.insecure_skip_verify:
-        message = "TLS certificates are not verified: anybody on the way can read and change the data"
+        message = "TLS certificates are not verified: anyone on the network can read and change the data"
         hint = "for development and testing only; name the server's CA in tls.ca_cert_path instead"
         yield Finding("tls-not-verified", "tls.insecure_skip_verify", message, hint, "warning")
     for step, name in _ADDRESSES.items():

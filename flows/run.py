@@ -62,7 +62,7 @@ class Root(click.Group):
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     no_args_is_help=True,
-    epilog="Exit codes: 0 done or waiting, 1 failed, 2 usage or configuration, 3 failed for now, "
+    epilog="Exit codes: 0 done or waiting, 1 failed, 2 usage or configuration, 3 failed temporarily, "
     "4 the job is being run by another process, 5 a gate, 130/143 stopped by a signal.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every request on stderr: destination, status, sizes, time.")

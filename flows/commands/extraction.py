@@ -140,7 +140,7 @@ def resume(server: ExtractionServer, job_id: str) -> ExtractionTask:
 @group.command()
 @_on_jobs
 def cancel(server: ExtractionServer, job_id: str) -> ExtractionTask:
-    """Cancel jobs for good. A pipeline that waits for one ends with an error."""
+    """Cancel jobs permanently. A pipeline that waits for one ends with an error."""
     return server.change(job_id, "cancel")
 
 
@@ -207,7 +207,7 @@ def _explained(error: SluiceError, server: ExtractionServer, job_id: str) -> Slu
     if operation in _ALLOWED and status in (409, 412):
         task = server.look(job_id)
         state = (task.status if task is not None else None) or "not known"
-        what = f"the state of the job does not allow to {operation} it: {state}"
+        what = f"{operation} is not allowed in the job's state: {state}"
         return ServiceError("extraction-state", what, context=job_id, hint=_ALLOWED[operation])
     return error
 

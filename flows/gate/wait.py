@@ -122,7 +122,7 @@ class Waits:
             reason=covered.obstacle(files) or reason,
         )  # fmt: skip
         state, form = runs.pause(position, deployed=job.deployed)
-        state.message = f"step {position} waits for a decision: Resume asks for it"
+        state.message = f"step {position} waits for a decision: press Resume to decide"
         self._record(waiting, shown, form)
         make_directory(covered.directory)
         go_on = continue_command(job.record())

@@ -273,7 +273,7 @@ def _never_began(run: Json) -> Problem | None:
     """Return the error of a failed run without a record: Prefect could not begin it."""
     if run.get("state_type") != "FAILED" or any(name.startswith("job.") for name in run.get("labels") or {}):
         return None
-    message = str((run.get("state") or {}).get("message") or "Prefect does not say why")
+    message = str((run.get("state") or {}).get("message") or "Prefect gives no reason")
     return Problem(
         reference="run-not-begun", message=message.splitlines()[0][:200], hint="look at the run in the Prefect UI"
     )

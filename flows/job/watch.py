@@ -68,7 +68,7 @@ class Watch:
                 self._step = None
         if self._artifact is not None:
             with suppress(SluiceError), self._writer.api.hurried(HURRY):
-                self._publish(f"Step {position}, {name}: over", 100)
+                self._publish(f"Step {position}, {name}: ended", 100)
 
     def _loop(self) -> None:
         recorded = looked = time.monotonic()

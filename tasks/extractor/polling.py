@@ -118,7 +118,7 @@ class Poller:
 
     def _timeout(self, status_url: str, silence: float) -> TerminalError:
         """Return the error for neither a 200 nor a 202 within the window; a job in TEMP_FAILED is named."""
-        what = f"got no sign of life from the server for {human_seconds(silence)}"
+        what = f"got neither 200 nor 202 from the server for {human_seconds(silence)}"
         hint = "pipeline continue asks for the same job again; services.extractor.extraction_timeout is the limit"
         task = self._server.look(job_id_of(status_url))
         if task is not None and task.status == JobStatus.TEMP_FAILED:
@@ -139,7 +139,7 @@ class Poller:
         if state == JobStatus.PAUSED:
             text = f"PAUSED on the server ({text}); resume it with {self._resume(job_id)}"
         elif state == JobStatus.TEMP_FAILED:
-            text = f"failed for the moment, the server tries again ({text})"
+            text = f"failed temporarily, the server tries again ({text})"
         if state and state != self._state:
             logger.info("extraction job %s: %s", job_id, state)
             if state == JobStatus.PAUSED:

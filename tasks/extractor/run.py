@@ -80,11 +80,9 @@ class _Extraction:
             context.handle.save(None)
             if fresh:
                 hint = "does the server keep its jobs? See its log; pipeline continue submits the extraction once more"
-                raise _dead(
-                    handle.status_url, answer, "the extraction job is gone, the freshly submitted one too", hint
-                )
-            logger.warning("extraction job %s is gone (%d), submitting afresh", handle.job_id, answer.status)
-            self._warnings.append(f"extraction job {handle.job_id} was gone on the server and was submitted afresh")
+                raise _dead(handle.status_url, answer, "the extraction job is gone, and so is the second one", hint)
+            logger.warning("extraction job %s is gone (%d), submitting it again", handle.job_id, answer.status)
+            self._warnings.append(f"extraction job {handle.job_id} was gone on the server and was submitted again")
             handle, fresh = submit(context, self._server), True
 
     def _wait(self, status_url: str, *, direct: bool = False) -> Answer | Gone:
@@ -117,7 +115,7 @@ class _Extraction:
             self._warnings.append(f"the server reports errors beside the files: {told}; see {DIRECTORY}/{MANIFEST}")
         elif result.errors:
             what = f"was answered with a result that has no file, and the server reports errors: {told}"
-            hint = f"what they say, which may quote data, is in {DIRECTORY}/{MANIFEST} of the job directory"
+            hint = f"their text, which may quote data, is in {DIRECTORY}/{MANIFEST} of the job directory"
             raise poll_request(status_url).error(TerminalError, "extraction-errors", what, hint=hint)
         elif not result.counts:
             what = "was answered with a result that has no file: no data matches the CRTDL"

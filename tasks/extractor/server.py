@@ -142,7 +142,7 @@ class ExtractionServer:
         whole = all(one.startswith("Patient/") for one in references) and all(map(ID.fullmatch, ids))
         if found.get("resourceType") != "List" or not whole:
             where = RequestContext(SERVICE, "preview", "POST", url)
-            raise _unexpected(answer, where, "with something else than a List of Patient/<id>")
+            raise _unexpected(answer, where, "with something other than a List of Patient/<id>")
         return tuple(dict.fromkeys(ids))
 
     def tasks(self, ids: Sequence[str] = ()) -> list[ExtractionTask]:
@@ -151,7 +151,7 @@ class ExtractionServer:
         answer = self._send("GET", f"{url}?_id={','.join(ids)}" if ids else url, "task")
         found = parse_tasks(_json_of(answer))
         if found is None:
-            raise _unexpected(answer, RequestContext(SERVICE, "task", "GET", url), "with something else than a Bundle")
+            raise _unexpected(answer, RequestContext(SERVICE, "task", "GET", url), "with something other than a Bundle")
         return found
 
     def task(self, job_id: str, *, retry: bool = True) -> ExtractionTask:
@@ -221,7 +221,7 @@ class ExtractionServer:
         task = parse_task(_json_of(answer))
         if task is None:
             where = RequestContext(SERVICE, operation, method, self._task_url(job_id))
-            raise _unexpected(answer, where, "with something else than a Task")
+            raise _unexpected(answer, where, "with something other than a Task")
         return task
 
 

@@ -81,7 +81,7 @@ def answer(store: HandleStore, job_dir: Path, base_url: str, given: str) -> None
         known = store.load()
         raise InputError(
             "submission-known",
-            f"{SERVICE}: it is known what became of the submission of this job",
+            f"{SERVICE}: no submission of this job is in doubt",
             context=f"its extraction job is {known.job_id}" if known else "nothing has been submitted",
             hint="leave --extraction out",
         )
@@ -107,7 +107,7 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
     elif status is None or status >= 500:
         return NetworkError(
             "submission-unanswered",
-            f"{SERVICE}: submit got no usable answer ({error.reference}); the server may have created the job or not",
+            f"{SERVICE}: no usable answer to the submission ({error.reference}); the server may have created a job",
             context=error.context, operation="submit", status=status,
             hint="nothing is submitted twice: pipeline continue lists the jobs of the server, and asks which it is",
         )  # fmt: skip
@@ -137,7 +137,7 @@ def _unknown(server: ExtractionServer, note: Path) -> InputError:
     return InputError(
         "submission-unknown",
         f"{SERVICE}: an earlier run of this job was cut off while it submitted the extraction ({at}); the server "
-        "may have a job of it",
+        "may have created a job",
         context="\n  ".join(jobs) or "the server lists no job since then", operation="submit",
         hint="pipeline continue CONFIG JOB --extraction ID goes on with one of these jobs, --extraction new submits "
         "again",

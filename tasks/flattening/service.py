@@ -153,7 +153,7 @@ class Flattener:
             table.keep(file, batch, reader)
 
     def _wrong_rows(self, wrong: RowsError) -> SluiceError:
-        hint = "the service lost rows or mixed up requests: see its log; continuing the job asks again"
+        hint = "the service lost rows or mixed up requests: see its log; continue the job to ask again"
         if wrong.line:
             kept = self.failed.save_answer(wrong.line)
             hint += f"; the place in the answer is in {kept} in the job directory; it may quote data"

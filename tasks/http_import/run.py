@@ -37,7 +37,7 @@ def run(context: StepContext) -> StepReport:
     before, warnings = imported(context.job_dir), list[str]()
     wanted, kept = _named(urls, before), {digest(url) for url in urls}
     if gone := [done.file for done in before if done.identity not in kept]:
-        warnings.append(f"removed, because their URLs left the list: {', '.join(as_shown(gone, most=5))}")
+        warnings.append(f"removed, because their URLs are no longer in the list: {', '.join(as_shown(gone, most=5))}")
     stall = context.config.services.http_import.stall_timeout
     with context.client(SERVICE) as client:
         done = download_all(context, client, wanted, stall=stall, threads=_THREADS, warnings=warnings)

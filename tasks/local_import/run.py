@@ -45,7 +45,7 @@ def run(context: StepContext) -> StepReport:
     context.meter.skip(files=len(files) - len(todo), stored=sum(files[base].size for base in files.keys() - set(todo)))
     warnings = list(found.warnings)
     if gone:
-        warnings.append(f"removed, because they are not in the directory any more: {', '.join(as_shown(gone, most=5))}")
+        warnings.append(f"removed, because they are no longer in the directory: {', '.join(as_shown(gone, most=5))}")
     if work.again:
         warnings.append(f"imported again, because they have changed: {', '.join(as_shown(work.again, most=5))}")
 

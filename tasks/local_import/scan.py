@@ -143,7 +143,7 @@ def _problems(scan: Scan) -> Iterator[SluiceError]:
             hint="a job keeps its files in one directory: rename them, or import the directories in separate jobs",
         )
     if empty := [file.name for file in scan.files if not file.size]:
-        hint = "an export that broke off looks like this; leave a file out if it is meant to be empty"
+        hint = "this can be the result of an interrupted export; leave a file out if it is meant to be empty"
         yield InputError(
             "empty-file",
             f"{len(empty)} files are empty" if len(empty) > 1 else "a file is empty",

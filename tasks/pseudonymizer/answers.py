@@ -133,7 +133,7 @@ def check(
         findings.add("ids kept", {kind for kind, old, new in same if old is not None and old == new})
         lost, dangling = _references(sent, received)
         findings.add("references without type", lost)
-        findings.add("references that resolve no more", dangling)
+        findings.add("references that no longer resolve", dangling)
         if is_sampled(line):
             moved, stayed = dates_of((sent.text, received.text), sent.resources, received.resources)
             findings.add("dates", moved)
@@ -145,7 +145,7 @@ def check(
 
 def _check_shape(sent: Outline, received: Outline, *, removes: bool) -> None:
     if sent.is_bundle != received.is_bundle:
-        raise WrongAnswerError("answer-other-kind", "another kind of resource than it was sent")
+        raise WrongAnswerError("answer-other-kind", "a different kind of resource than it was sent")
     if "" in received.types and "" not in sent.types:
         raise WrongAnswerError("answer-entries", "entries without a resource")
     if sent.types == received.types or (removes and not Counter(received.types) - Counter(sent.types)):

@@ -87,7 +87,7 @@ class FileOutput:
             patients=counts.pop("patients"),
             counts={**counts, "content": self._part.content},
             tallies={kind: tally for kind, tally in tallies.items() if tally},
-            warnings=tuple(f"{place}: a resource above the threshold travels alone" for place in self._alone),
+            warnings=tuple(f"{place}: a resource above the threshold is sent alone" for place in self._alone),
             requests=meter.requests - requests,
             retries=meter.retries - retries,
             seconds=round(time.monotonic() - self._started, 3),

@@ -80,8 +80,8 @@ BUNDLE: Final = _bundle(absolute=True)
 _TEXT: Final = json.dumps(BUNDLE).encode()
 _RELATIVE: Final = json.dumps(_bundle(absolute=False)).encode()
 
-_CHANGED: Final = "the service gave a made-up resource other ids, references or dates than before"
-_SET_KEYS: Final = "set the keys in the rules: a service without them makes its own at each start, each replica another"
+_CHANGED: Final = "the service gave a made-up resource different ids, references or dates than before"
+_SET_KEYS: Final = "set the keys in the rules: otherwise they change with each start and differ between replicas"
 _ABSOLUTE: Final = "absolute references (http://host/Patient/…) on a host with a hyphen or an underscore"
 _NO_RULES: Final = frozenset({400, 404, 405, 406, 415, 422, 501})
 
@@ -251,7 +251,7 @@ def _judge(answer: ProbeAnswer) -> Iterator[str]:
         raise _error("ids-invalid", what, hint)
     if answer.subject != f"Patient/{patient.get('id')}" and answer.subject:
         hint = "ids and references need the same method, domain and truncation in the rules"
-        raise _error("references-broken", "the service makes ids to which references do not lead any more", hint)
+        raise _error("references-broken", "references no longer lead to the ids that the service makes", hint)
     if answer.focus and "/" not in answer.focus:
         yield (
             "the service removes the type from absolute references (http://host/Patient/…) whose host has a hyphen or "

@@ -36,8 +36,8 @@ _SPARE: Final = 2
 """Threads beside those whose request is under way: they check an answer, or make the next request ready."""
 
 _WARNED: Final = {
-    "references without type": "references have no type any more, so they lead nowhere",
-    "references that resolve no more": "references that led to a resource of the same Bundle do not any more",
+    "references without type": "references have lost their type, so they lead nowhere",
+    "references that no longer resolve": "references no longer lead to a resource of the same Bundle",
     "emptied": "resources came back with nothing but type, id and meta",
     "ids kept": "resources keep their original id",
     "dates that stayed": "dates stayed while others of the same line moved",

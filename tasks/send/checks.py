@@ -44,7 +44,7 @@ class StoreProbe:
                 client.boto.head_bucket(Bucket=config.services.send.s3.bucket)
         except SluiceError as error:
             denied = error.status == 403 and error.reference == "s3-access-denied"
-            what = "send: the keys may not look for the bucket; whether they may write, the upload will show"
+            what = "send: the keys have no right to look for the bucket; only the upload shows whether they can write"
             yield ProbeWarning(what) if denied else error
 
 

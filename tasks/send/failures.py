@@ -62,7 +62,7 @@ def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: in
     more = ("; …" if len(reasons) > _SHOWN else "") + (f"; {waiting:,} more wait, not tried alone" if waiting else "")
     error = TerminalError(
         "send-refused",
-        f"send: {count:,} of {read:,} resources did not get in: {shown}{more}",
+        f"send: {count:,} of {read:,} resources were not accepted: {shown}{more}",
         context=", ".join(places) + (", …" if count > _SHOWN else ""),
         hint=f"send/{SUMMARY} in the job directory lists them, and send/{REFUSED} has the server's answers; after "
         "a correction, continue the job: what is on the server already is not sent again",

@@ -129,7 +129,7 @@ class StoreClient:
         CompleteMultipartUpload may be answered 200 with an error in its body, which botocore turns into a 500.
         """
         if response is None:
-            raise caught_exception or InternalError("internal", "send: a call without an answer")
+            raise caught_exception or InternalError("internal", "send: a call got no answer")
         status, refused = response[0].status_code, response[1].get("Error", {})
         if status < 300 and not refused:
             return None

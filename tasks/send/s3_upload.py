@@ -123,7 +123,7 @@ class Uploads:
                 "send: the store accepted an object, but does not show it afterwards with this size and SHA-256",
                 context=self._client.place(key),
                 hint="the access key needs the right to read what it wrote; check, too, whether something else writes "
-                "to this key; continuing the job uploads the object again",
+                "to this key; continue the job to upload the object again",
             )
         self.already_there += there
         self.done.append(stored)

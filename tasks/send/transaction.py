@@ -238,7 +238,7 @@ def check_results(answer: Answer, keys: Sequence[str]) -> None:
         raise _unexpected(answer, "a result whose status is not 2xx")
     for result, key in zip(results, keys, strict=True):
         if result.location is not None and not _names(result.location, key):
-            raise _unexpected(answer, "the location of another resource than the one that was sent")
+            raise _unexpected(answer, "the location of a resource other than the one that was sent")
 
 
 def _names(location: str, key: str) -> bool:

@@ -101,8 +101,8 @@ class LineCheck:
         """Check the last line, if it has no line feed, and that there was any."""
         self._check(b"".join(self._begun))
         if not self.lines:
-            hint = "an export that broke off looks like this; leave the file out if it is meant to be empty"
-            raise DataError("empty-file", "there is not a single resource in this file", context=self._name, hint=hint)
+            hint = "this can be the result of an interrupted export; leave the file out if it is meant to be empty"
+            raise DataError("empty-file", "this file contains no resource", context=self._name, hint=hint)
 
     @property
     def _where(self) -> str:
@@ -181,7 +181,7 @@ class LineCheck:
 
     def _not_json(self, line: bytes) -> DataError:
         if line.lstrip().startswith(b"<"):
-            hint = "a login page or an error page looks like this; open the address in a browser to see it"
+            hint = "this may be a login page or an error page; open the address in a browser"
             return self._error("not-json", "an HTML or XML document where NDJSON is expected", hint)
         if _SURROGATE.search(line):
             what = "the line has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
@@ -192,7 +192,7 @@ class LineCheck:
     def _no_resource(self, read: _Line) -> DataError:
         if read.export_id is not None and read.event_id is not None:
             return ExportLogError("export-log", "this is the log of an export, not data", context=self._where)
-        hint = "an error that a server wrote in place of the data looks like this; see its log"
+        hint = "a server may have written an error in place of the data; see its log"
         return self._error("not-a-resource", "not a FHIR resource: an object with a resourceType is expected", hint)
 
     def _error(self, reference: str, message: str, hint: str) -> DataError:

@@ -186,7 +186,7 @@ class _ClientCredentials:
         if not isinstance(named, str) or named.rstrip("/") != self._issuer:
             other = f" ({place(named)})" if isinstance(named, str) and named.isprintable() else ""
             hint = f"enter that one as {self._block}.oauth_issuer_uri, or correct it at the server (Keycloak: hostname)"
-            raise self._differs(f"gives another issuer in its metadata{other}", hint)
+            raise self._differs(f"names a different issuer in its metadata{other}", hint)
         methods = list_of(metadata.get("token_endpoint_auth_methods_supported"))
         basic = "client_secret_basic" in methods and "client_secret_post" not in methods
         return self._trusted(endpoint), "client_secret_basic" if basic else "client_secret_post"

@@ -308,7 +308,7 @@ def _redirected(where: RequestContext, response: httpx.Response, *, follow: bool
     """Return where an answer sends us, if it does. Raises ``ServiceError`` where we may not go there."""
     if not response.has_redirect_location:
         return None
-    hint, what = "configure the URL that is meant", "was redirected"
+    hint, what = "configure the URL that it redirects to", "was redirected"
     try:
         url = _url(str(response.url.join(response.headers["location"])))
         what += f" to {url.scheme}://{url.host}"

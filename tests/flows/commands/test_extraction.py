@@ -106,7 +106,7 @@ def test_409_is_explained_with_the_state_of_the_job(
     server.override = lambda seen: Reply(409, b"CANARY") if seen.method == "POST" else None
     assert run(["extraction", command, "config.yaml", job]) == 1
     error = capsys.readouterr().err
-    assert f"error[extraction-state]: the state of the job does not allow to {command} it: {current}" in error
+    assert f"error[extraction-state]: {command} is not allowed in the job's state: {current}" in error
     assert why in error
     assert "CANARY" not in error
 

@@ -48,7 +48,7 @@ def test_the_progress_of_each_step_is_shown_recorded_and_one_artifact(
     assert set(shown) == {"local_import", "send"}
     (artifact,) = prefect.artifacts.values()
     assert (artifact["type"], artifact["data"]) == ("progress", 100)
-    assert artifact["description"] == "Step 2, send: over"
+    assert artifact["description"] == "Step 2, send: ended"
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("CANCELLING", CANCEL), ("PAUSED", SUSPEND)])

@@ -202,7 +202,7 @@ def test_a_lost_answer_is_a_question_and_the_answer_goes_on(place: Place) -> Non
     assert not place.asked("$extract-data")
     answer(place.store, place.context.job_dir, place.url, JOB)
     assert not (place.context.job_dir / DIRECTORY / NOTE).exists()
-    with pytest.raises(InputError, match="it is known what became of the submission"):
+    with pytest.raises(InputError, match="no submission of this job is in doubt"):
         answer(place.store, place.context.job_dir, place.url, NEW)
     place.store.save(None)
     (place.context.job_dir / "extraction" / NOTE).write_text("torn")
@@ -261,11 +261,11 @@ def test_only_silence_ends_the_wait(place: Place) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 410])
-def test_a_dead_handle_is_submitted_afresh_once(place: Place, status: int) -> None:
+def test_a_dead_handle_is_submitted_again_once(place: Place, status: int) -> None:
     place.said[STATUS] = [Reply(status), services.manifest("/out/core.ndjson", "/out/b1.ndjson")]
     report = place.run()
     assert len(place.asked("$extract-data")) == 2
-    assert any("was submitted afresh" in warning for warning in report.warnings)
+    assert any("was submitted again" in warning for warning in report.warnings)
     place.store.save(None)
     place.said[STATUS] = Reply(status)
     assert place.fails(ServiceError).reference == "dead-handle"

@@ -169,7 +169,7 @@ def test_a_finished_file_belongs_to_its_url_whatever_becomes_of_the_list(place: 
     report = place.run(*every[1:], "/three/x.ndjson", "/log.ndjson")
     assert place.imported == {"x-2": 2, "z": 3, "x": 4}
     assert report.warnings == (
-        "removed, because their URLs left the list: x",
+        "removed, because their URLs are no longer in the list: x",
         f"not imported, the log of an export tool: {place.server.url}/log.ndjson",
     )
     assert place.asked() == ["/log.ndjson", "/three/x.ndjson", "/z.ndjson"]

@@ -214,7 +214,7 @@ def test_a_file_that_has_changed_or_gone_since_is_said(place: Place) -> None:
     report = place.run()
     assert report.lines_out == 3
     assert report.warnings == (
-        "removed, because they are not in the directory any more: b",
+        "removed, because they are no longer in the directory: b",
         "imported again, because they have changed: a",
     )
     assert place.imported == ["a.ndjson.zst", "c.ndjson.zst"]

@@ -288,7 +288,7 @@ def test_dates_that_stay_while_others_move_and_what_rules_do_badly_are_warnings_
         report = place.run(url)
     told = "\n".join(report.warnings)
     assert "Observation.issued (3 lines)" in told
-    assert "have no type any more, so they lead nowhere: Observation.subject.reference (3 lines)" in told
+    assert "have lost their type, so they lead nowhere: Observation.subject.reference (3 lines)" in told
     assert "keep their original id: Patient (3 lines)" in told
     assert "effectiveDateTime" not in told
 

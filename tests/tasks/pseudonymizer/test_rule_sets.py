@@ -32,7 +32,7 @@ from tests.tasks.pseudonymizer.rule_sets import (
 
 LINES: Final = 4
 HYPHEN: Final = "https://fhir-server.example/fhir/"
-SUBJECT: Final = "references have no type any more, so they lead nowhere: Observation.subject.reference (4 lines)"
+SUBJECT: Final = "references have lost their type, so they lead nowhere: Observation.subject.reference (4 lines)"
 ABSOLUTE: Final = "the service removes the type from absolute references (http://host/Patient/…)"
 EMPTIED: Final = "resources came back with nothing but type, id and meta: "
 TYPE_BACK: Final = "the rules remove Bundle.type; it is put back as it was"
@@ -98,9 +98,9 @@ def refused(rules: str, reference: str, *words: str, **more: Any) -> Row:
     return Row(rules, said, said, **more)
 
 
-BROKEN: Final = "the service makes ids to which references do not lead any more"
+BROKEN: Final = "references no longer lead to the ids that the service makes"
 NO_DOMAIN: Final = "the service cannot apply its rules to a made-up resource (status "
-CHANGE: Final = "the service gave a made-up resource other ids, references or dates than before"
+CHANGE: Final = "the service gave a made-up resource different ids, references or dates than before"
 
 ROWS: Final = {
     "bundled default": refused("bundled default", "references-broken", BROKEN, own=True),

@@ -271,7 +271,7 @@ def test_one_resource_never_ends_a_load(job: SendJob, status: int, code: str, te
             job.load(server.url, batch_size=30)
         error = caught.value
         assert (error.reference, error.exit_code, len(fhir.resources)) == ("send-refused", 1, 97)
-        assert error.message == f"send: 3 of 100 resources did not get in: 3 × {status} ({code})"
+        assert error.message == f"send: 3 of 100 resources were not accepted: 3 × {status} ({code})"
         assert error.context == "a.ndjson:1 Observation, a.ndjson:4 Observation, a.ndjson:4 Observation"
         assert error.details == {"failed": {f"{status} ({code})": 3}}
         assert text not in error.render() or text == "x"
@@ -393,7 +393,7 @@ def test_after_a_thousand_refusals_the_load_gives_up(job: SendJob) -> None:
         server.script = lambda _: refusal(400, "invalid")
         with pytest.raises(TerminalError) as caught:
             job.load(server.url)
-    assert "1,000 of 1,500 resources did not get in: 1,000 × 400 (invalid); 500 more wait" in caught.value.message
+    assert "1,000 of 1,500 resources were not accepted: 1,000 × 400 (invalid); 500 more wait" in caught.value.message
     assert len(job.summary()) == 1001
     assert len(server.seen) < 4000
 

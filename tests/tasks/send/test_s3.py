@@ -499,7 +499,7 @@ def test_keys_that_may_not_look_for_the_bucket_are_a_doubt(store: ScriptedStore)
     store.script = lambda _: Reply(403)
     (doubt,) = findings(configuration(store.url))
     assert isinstance(doubt, ProbeWarning)
-    assert "may not look for the bucket" in doubt.text
+    assert "no right to look for the bucket" in doubt.text
 
 
 def test_settings_that_make_no_address_are_a_finding_of_the_configuration() -> None:
