@@ -14,7 +14,7 @@ from flows.job.find import Session
 from flows.job.lock import JobBusyError, job_lock
 from flows.job.record import JobRecord
 from flows.job.state import JobState
-from flows.prefect.artifacts import delete_runs
+from flows.prefect.artifacts import delete_run
 
 IN_WORK = frozenset({JobState.PENDING, JobState.RUNNING, JobState.WAITING, JobState.DECIDED})
 """States of jobs that are never removed."""
@@ -45,5 +45,5 @@ def remove(session: Session, job_id: str) -> None:
                 hint="stop it or decide it first, or cancel it in the Prefect UI",
             )  # fmt: skip
         directory.clear()
-        delete_runs(session.api, [job_id])
+        delete_run(session.api, job_id)
     shutil.rmtree(directory.path, ignore_errors=True)  # only the free lock was left

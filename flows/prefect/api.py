@@ -40,7 +40,7 @@ REACH_SECONDS: Final = 7.0
 _PAGE = 200
 """Maximum rows of one answer from Prefect."""
 
-_REPEATABLE = ("/filter", "/set_state", "/labels", "/bulk_delete")
+_REPEATABLE = ("/filter", "/set_state", "/labels")
 """Ends of paths whose POST may be repeated: reading, and setting the same value again."""
 
 

@@ -6,7 +6,7 @@ apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flows.prefect.api import Json, PrefectApi
@@ -18,9 +18,6 @@ JOB = "**The page of the job**"
 
 REPORT = "**The release report**"
 """Beginning of the title of the release report's short form."""
-
-BULK = 50
-"""Maximum runs that Prefect deletes with one request."""
 
 
 @contextmanager
@@ -41,12 +38,12 @@ class Page:
         self._run_id = run_id
         self._id: str | None = None
 
-    def publish(self, title: str, text: str | None = None) -> None:
-        """Replace the title, one line of Markdown, and the text of the page unless that is ``None``."""
-        body = {"description": title} | ({"data": text} if text is not None else {})
+    def publish(self, title: str, text: str) -> None:
+        """Replace the title, one line of Markdown, and the text of the page."""
+        body = {"description": title, "data": text}
         known, self._id = self._id or self._find(), None  # searched again if the answer to this is lost
         if known is None or self._api.request("PATCH", f"/artifacts/{known}", body) is None:
-            new = {"type": "markdown", "data": "", "flow_run_id": self._run_id}
+            new = {"type": "markdown", "flow_run_id": self._run_id}
             known = self._api.created("/artifacts/", new | body)
         self._id = known
 
@@ -56,13 +53,13 @@ class Page:
         return str(ours[-1]["id"]) if ours else None
 
 
-def artifacts_of(api: PrefectApi, *run_ids: str) -> list[Json]:
-    """Return the artifacts of these runs."""
-    return api.read_all("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": list(run_ids)}}})
+def artifacts_of(api: PrefectApi, run_id: str) -> list[Json]:
+    """Return the artifacts of a run."""
+    return api.read_all("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run_id]}}})
 
 
-def delete_runs(api: PrefectApi, run_ids: Sequence[str]) -> None:
-    """Delete at most ``BULK`` runs and their artifacts. The runs go last: remaining artifacts are found by them."""
-    for artifact in artifacts_of(api, *run_ids):
+def delete_run(api: PrefectApi, run_id: str) -> None:
+    """Delete a run and its artifacts. The run goes last: remaining artifacts are found by it."""
+    for artifact in artifacts_of(api, run_id):
         api.request("DELETE", f"/artifacts/{artifact['id']}")
-    api.request("POST", "/flow_runs/bulk_delete", {"flow_runs": {"id": {"any_": list(run_ids)}}, "limit": BULK})
+    api.request("DELETE", f"/flow_runs/{run_id}")

@@ -43,7 +43,7 @@ class Presenter:
     ) -> None:
         self._terminal = terminal
         self._to_stderr = summary_to_stderr
-        self._bar = terminal and progress and sys.stderr is not None and sys.stderr.isatty()
+        self._bar = terminal and progress and sys.stderr.isatty()
         self._lines = terminal and progress and not self._bar
         self._begins = ExitStack()
         self._next_line = 0.0

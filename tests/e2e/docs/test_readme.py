@@ -62,7 +62,8 @@ class TestDemo:
     @pytest.mark.timeout(240)
     def test_with_a_review_it_shows_once_what_will_leave_and_asks(self, tmp_path: Path) -> None:
         answers = ("Release it?", "y"), ("Your name", "Ada"), ("Comment", "made-up data")
-        shown = ExamplePlace(tmp_path, None).on_a_terminal("sluice demo --review", *answers)
+        shown = ExamplePlace(tmp_path, None).on_a_terminal("sluice demo --review --keep", *answers)
         assert shown.count("waits for a decision") == 1
         assert "is complete; its files are in" in shown
         assert "csv/Patient.csv:" in shown
+        assert "/kept-" in shown

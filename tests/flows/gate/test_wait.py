@@ -210,7 +210,8 @@ def test_an_answer_in_the_form_covers_only_the_files_that_it_showed(wait: Wait) 
     assert wait.resume(RELEASE) == "ACCEPT"
     wait.go_on()
     wait.waits("added: import_wait/fixed.ndjson")
-    assert "fixed.ndjson" in wait.form()
+    assert "**Not corrected, so not read**: `batch-0.ndjson.zst`" in wait.form()
+    assert "not corrected, so not read: core.ndjson.zst" in wait.go_on().out
     wait.go_on("--approve")
     assert wait.fhir.total() == 1
 

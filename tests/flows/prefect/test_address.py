@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.prefect.address import ApiAddress, basic, configured_api
-from flows.prefect.api import reach
+from flows.prefect.address import ApiAddress, basic, configured_api, use
+from flows.prefect.api import JOB_SECONDS, reach
 from tasks.shared.errors import NetworkError, TerminalError
 from tests.conftest import Commands
 from tests.peers.server import Reply, loopback
@@ -75,6 +75,17 @@ def test_an_api_that_is_named_is_checked_before_anything_depends_on_it(reply: Re
             reach(ApiAddress(f"{server.url}/api"))
     assert failed.value.reference == reference
     assert failed.value.exit_code == 3
+
+
+def test_a_run_waits_for_17_minutes_and_prefect_stays_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment: dict[str, str] = {}
+    monkeypatch.setattr("flows.prefect.address.os.environ", environment)
+    use(ApiAddress("https://prefect.example/api"))
+    waits = [2.0**attempt for attempt in range(1, int(environment["PREFECT_CLIENT_MAX_RETRIES"]) + 1)]
+    assert 1000 < JOB_SECONDS < 1080
+    assert abs(sum(waits) - JOB_SECONDS) < 60
+    assert environment["DO_NOT_TRACK"] == "1"
+    assert environment["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
 
 
 def test_an_address_where_nobody_listens_is_an_error_without_its_credentials(tmp_path: Path) -> None:
