@@ -14,6 +14,8 @@ from tasks.release_report.measured import Measured
 from tasks.release_report.numbers import Tally, banded, counted
 from tasks.release_report.paths import OTHERS
 from tasks.release_report.scan import ID_FORMS
+from tasks.shared.corrections import looked_at
+from tasks.shared.files.data_directory import base_name, finished_files
 
 MOST_ROWS: Final = 200
 """Of a table."""
@@ -104,10 +106,20 @@ def _flow(facts: JobFacts, measured: Measured) -> Iterator[Part]:
     yield _table("flow", "step patients", [*rows, ("@leaving", measured.patients)])
     if facts.corrected:
         yield "corrected"
+        if left := _not_corrected(facts, measured):
+            yield "not_corrected", _cut(", ".join(left))
     if summary is not None:
         lost = [(f"@lost-{name.lower()}", banded(n, k)) for name, n in sorted((summary.excluded or {}).items())]
         yield _table("lost", "reason patients", lost)
         yield "resources_without_must_have", summary.without_must_have
+
+
+def _not_corrected(facts: JobFacts, measured: Measured) -> list[str]:
+    """Return the files of the previous step that no corrected file replaces, so that nothing reads them."""
+    folders = {folder for folder, _, _ in (file.name.partition("/") for file in measured.files)}
+    corrected = {base_name(file.name.rpartition("/")[2]) for file in measured.files}
+    before = [path for folder in folders for path in finished_files(looked_at(facts.directory / folder))]
+    return [path.name for path in before if base_name(path.name) not in corrected]
 
 
 def _identifying(facts: JobFacts, measured: Measured) -> Iterator[Part]:

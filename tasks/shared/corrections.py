@@ -22,6 +22,11 @@ def wait_directory(source: Path) -> Path:
     return source.with_name(f"{source.name}_wait")
 
 
+def looked_at(directory: Path) -> Path:
+    """Return the source whose corrected files are in ``directory``."""
+    return directory.with_name(directory.name.removesuffix("_wait"))
+
+
 def make_directory(directory: Path) -> None:
     """Make the directory for corrected files: once the wait is in the record, and again when somebody removed it.
 

@@ -219,11 +219,14 @@ def test_nothing_is_called_original_without_a_pseudonymizer(tmp_path: Path) -> N
 
 def test_corrected_files_need_not_have_the_counts_of_the_steps(tmp_path: Path) -> None:
     write(tmp_path, "data.ndjson", *CLEAN, folder="import_wait")
+    for name in ("data.ndjson.zst", "more.ndjson.zst"):
+        write(tmp_path, name, *CLEAN, folder="import")
     record(tmp_path, 1, patients=7)
     steps = (step("local_import", output="import", lines_out=7), VALIDATED)
     found = report(tmp_path, "import_wait", steps=steps, corrected=True)
     assert found.findings == ()
-    unchecked = next(one for one in found.sections if one.name == "unchecked")
+    flow, unchecked = (next(one for one in found.sections if one.name == name) for name in ("flow", "unchecked"))
+    assert flow.facts["not_corrected"] == "more.ndjson.zst"
     assert "corrected-uncompared" in unchecked.sentences
 
 
