@@ -18,7 +18,7 @@ from tasks.shared.files.inventory import take_inventory
 from tasks.shared.files.ndjson import lines
 from tasks.shared.stop import Stop
 from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until
-from tests.peers.project import Fhir
+from tests.peers.project import Fhir, GatedJob
 
 PATIENT = '{"resourceType":"Patient","id":"only-this"}\n'
 WHY = "the names are made up"
@@ -28,17 +28,11 @@ IDENTIFYING = ("name", "telecom", "address", "identifier", "birthDate", "text")
 pytestmark = pytest.mark.slow
 
 
-class ReleaseGate:
-    """A job of local_import → wait → send, and what a person does at its wait."""
-
-    def __init__(self, sluice: Commands, project: Path, fhir: Fhir, api: str) -> None:
-        self.sluice, self.project, self.fhir, self.api = sluice, project, fhir, api
-        self.job = ""
-        self.configure()
+class ReleaseGate(GatedJob):
+    """With release reports."""
 
     def configure(self, **report: object) -> None:
-        config = self.project / "config.yaml"
-        config.write_text(config.read_text().partition("report: {")[0] + f"report: {json.dumps(report)}\n")
+        self.config.write_text(self.config.read_text().partition("report: {")[0] + f"report: {json.dumps(report)}\n")
 
     def clean(self) -> None:
         """Remove what identifies from the input."""
@@ -46,30 +40,11 @@ class ReleaseGate:
             cleaned = [without_names(json.loads(line)) for line in path.read_text().splitlines()]
             path.write_text("".join(json.dumps(line) + "\n" for line in cleaned))
 
-    def start(self, *words: str, code: int = 0) -> Ran:
-        ran = self.sluice("pipeline", "start", "config.yaml", *words)
-        assert ran.code == code, ran.err
-        self.job = ran.job
-        return ran
-
-    def go_on(self, *words: str, code: int = 0) -> Ran:
-        ran = self.sluice("pipeline", "continue", "config.yaml", self.job, *words)
-        assert ran.code == code, ran.out + ran.err
-        return ran
-
     def release(self, comment: str = WHY) -> Ran:
         return self.go_on("--approve", "--by", "Anna", "--comment", comment)
 
     def report(self, *words: str) -> Ran:
         return self.sluice("job", "report", "config.yaml", self.job, *words)
-
-    def answer(self, **answer: object) -> None:
-        """Answer the wait as in the Prefect UI."""
-        ask_prefect("POST", f"{self.api}/flow_runs/{self.job}/resume", {"run_input": answer})
-
-    @property
-    def directory(self) -> Path:
-        return self.project / "jobs" / self.job
 
     @property
     def page(self) -> Path:
@@ -80,12 +55,6 @@ class ReleaseGate:
         assert found is not None
         return found
 
-    def status(self) -> Any:
-        return self.sluice.status(self.job)
-
-    def text(self) -> str:
-        return self.sluice("pipeline", "status", "config.yaml", self.job).out
-
     def record(self) -> JobRecord:
         with PrefectApi(address_of(self.api)) as api:
             return JobRecord.of(api.read_run(self.job) or {})
@@ -95,11 +64,6 @@ class ReleaseGate:
         with PrefectApi(address_of(self.api)) as api:
             [one] = [one for one in artifacts_of(api, self.job) if "release report" in str(one["description"])]
         return f"{one['description']}\n{one['data']}"
-
-    def form(self) -> str:
-        run = ask_prefect("GET", f"{self.api}/flow_runs/{self.job}")
-        keys = run["state"]["state_details"]["run_input_keyset"]
-        return str(ask_prefect("GET", f"{self.api}/flow_runs/{self.job}/input/{keys['description']}"))
 
     def waits(self) -> None:
         status = self.status()
@@ -126,7 +90,9 @@ def without_names(node: Any) -> Any:
 
 @pytest.fixture
 def gate(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> ReleaseGate:
-    return ReleaseGate(sluice, project, fhir, prefect_api)
+    gate = ReleaseGate(sluice, project, fhir, prefect_api)
+    gate.configure()
+    return gate
 
 
 @pytest.fixture
@@ -177,7 +143,7 @@ def test_job_report_checks_for_stops(gate: ReleaseGate) -> None:
 
 def test_a_byte_changed_after_the_approval_stops_send_before_its_first_request(gate: ReleaseGate) -> None:
     gate.start()
-    gate.answer(decision="release", by="Anna", comment=WHY)
+    gate.resume({"decision": "release", "by": "Anna", "comment": WHY})
     (data,) = (gate.directory / "import").glob("core*")
     data.write_bytes(data.read_bytes()[:-1] + b" ")
     gate.go_on()
@@ -199,7 +165,7 @@ def test_with_stops_or_without_a_report_an_approval_needs_a_comment(
     assert "An approval needs a comment" in gate.form()
     for comment, code in ((" ", 5), (WHY, 0)):
         if where == "ui":
-            gate.answer(decision="release", by="Anna", comment=comment)
+            gate.resume({"decision": "release", "by": "Anna", "comment": comment})
             gate.go_on()
         else:
             gate.go_on("--approve", "--by", "Anna", "--comment", comment, code=code)
@@ -233,7 +199,7 @@ def test_a_report_that_failed_is_made_again_when_the_job_runs_again(
     if how == "job report":
         assert gate.report("--check").out.startswith(str(gate.page))
     else:
-        ask_prefect("POST", f"{gate.api}/flow_runs/{gate.job}/set_state", {"state": {"type": "RUNNING"}, "force": True})
+        ask_prefect("POST", f"{gate.run}/set_state", {"state": {"type": "RUNNING"}, "force": True})
         gate.go_on()
     gate.waits()
     assert gate.page.is_file()
@@ -256,8 +222,7 @@ def test_a_report_that_fails_at_the_end_fails_no_job_and_is_made_on_demand(
 
 
 def test_a_job_that_sends_nothing_and_asks_nobody_gets_a_report_on_demand(gate: ReleaseGate) -> None:
-    config = gate.project / "config.yaml"
-    config.write_text(config.read_text().replace("local_import, wait, send", "local_import"))
+    gate.config.write_text(gate.config.read_text().replace("local_import, wait, send", "local_import"))
     gate.start()
     assert gate.status()["report"] is None
     gate.go_on()

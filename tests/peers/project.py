@@ -1,4 +1,4 @@
-"""A small input for whole runs, and the sandbox FHIR server that it goes to."""
+"""A small input for whole runs, the sandbox FHIR server that it goes to, and a job with a wait between both."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
+from tests.conftest import Commands, Ran, ask_prefect
 from tests.peers.sandbox import PATIENCE, Sandboxed
 
 
@@ -76,3 +78,45 @@ class Fhir(Sandboxed):
     def total(self) -> int:
         """Count the server's resources of the types in the input."""
         return sum(self.count(kind) for kind in ("Organization", "Patient", "Observation"))
+
+
+class GatedJob:
+    """A job of local_import → wait → send, and what people do at its wait."""
+
+    def __init__(self, sluice: Commands, project: Path, fhir: Fhir, api: str) -> None:
+        self.sluice, self.project, self.fhir, self.api = sluice, project, fhir, api
+        self.config = project / "config.yaml"
+        self.job = ""
+
+    def start(self, *words: str, code: int = 0) -> Ran:
+        ran = self.sluice("pipeline", "start", "config.yaml", *words)
+        assert ran.code == code, ran.err
+        self.job = ran.job
+        return ran
+
+    def go_on(self, *words: str, code: int = 0) -> Ran:
+        ran = self.sluice("pipeline", "continue", "config.yaml", self.job, *words)
+        assert ran.code == code, ran.out + ran.err
+        return ran
+
+    def resume(self, answer: object) -> str:
+        """Answer the wait as in the Prefect UI."""
+        return str(ask_prefect("POST", f"{self.run}/resume", {"run_input": answer})["status"])
+
+    def status(self) -> Any:
+        return self.sluice.status(self.job)
+
+    def text(self) -> str:
+        return self.sluice("pipeline", "status", "config.yaml", self.job).out
+
+    def form(self) -> str:
+        keys = ask_prefect("GET", self.run)["state"]["state_details"]["run_input_keyset"]
+        return str(ask_prefect("GET", f"{self.run}/input/{keys['description']}"))
+
+    @property
+    def run(self) -> str:
+        return f"{self.api}/flow_runs/{self.job}"
+
+    @property
+    def directory(self) -> Path:
+        return self.project / "jobs" / self.job

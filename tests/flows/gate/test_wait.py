@@ -5,63 +5,25 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flows import run
-from tests.conftest import Commands, Ran, ask_prefect
+from tests.conftest import Commands, ask_prefect
 from tests.peers.prefect import page_of
-from tests.peers.project import Fhir
+from tests.peers.project import Fhir, GatedJob
 
 LINE = '{"resourceType":"Patient","id":"only-this"}\n'
 RELEASE = {"decision": "release", "by": "Anna", "comment": "from the API"}
 
 
-class Wait:
-    """A job of local_import → wait → send that waits, and what people do at its wait."""
-
-    def __init__(self, sluice: Commands, project: Path, fhir: Fhir, api: str) -> None:
-        self.sluice, self.project, self.fhir, self.api = sluice, project, fhir, api
-        self.config = project / "config.yaml"
-        self.job = ""
-
-    def start(self, *words: str) -> Ran:
-        ran = self.sluice("pipeline", "start", "config.yaml", *words)
-        assert ran.code == 0, ran.err
-        self.job = ran.job
-        return ran
-
-    def go_on(self, *words: str, code: int = 0) -> Ran:
-        ran = self.sluice("pipeline", "continue", "config.yaml", self.job, *words)
-        assert ran.code == code, ran.out + ran.err
-        return ran
-
-    def resume(self, answer: object) -> str:
-        return str(ask_prefect("POST", f"{self.run}/resume", {"run_input": answer})["status"])
-
-    def status(self) -> Any:
-        return self.sluice.status(self.job)
-
-    def text(self) -> str:
-        return self.sluice("pipeline", "status", "config.yaml", self.job).out
-
-    def form(self) -> str:
-        keys = ask_prefect("GET", self.run)["state"]["state_details"]["run_input_keyset"]
-        return str(ask_prefect("GET", f"{self.run}/input/{keys['description']}"))
+class Wait(GatedJob):
+    """Without release reports."""
 
     def reconfigure(self, before: str, after: str) -> None:
         text = self.config.read_text()
         assert before in text
         self.config.write_text(text.replace(before, after))
-
-    @property
-    def run(self) -> str:
-        return f"{self.api}/flow_runs/{self.job}"
-
-    @property
-    def directory(self) -> Path:
-        return self.project / "jobs" / self.job
 
     def waits(self, reason: str | None = None) -> None:
         """The job waits for this reason, and nothing was sent."""
