@@ -70,6 +70,9 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
         yield f"{label('it waits again')}: {text(waiting.reason)}"
     if shown.failed is not None:
         yield f"{label('the release report could not be made')}: {text(shown.failed)}"
+        found = [f"{step.name}: {warning}" for step in record.steps for warning in step.warnings]
+        yield f"  warnings of the steps: {len(found) or 'none'}"
+        yield from (f"    {text(line)}" for line in as_shown(found))
     elif shown.page is not None:
         first, *others = findings or [f"stops {shown.stops}, points to check {shown.looks}"]
         yield f"{label('release report')}: {text(first)}"

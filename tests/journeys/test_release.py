@@ -192,9 +192,13 @@ def test_a_report_that_failed_is_made_again_when_the_job_runs_again(
     gate: ReleaseGate, failing: pytest.MonkeyPatch, how: str
 ) -> None:
     gate.clean()
+    (gate.project / "data/only-here.json").write_text("{}")
     gate.start()
     gate.waits()
     assert "could not be made" in gate.artifact()
+    for place in (gate.text(), gate.form()):  # what the steps found is shown all the same
+        assert "warnings of the steps: 1" in place
+        assert "only-here.json" in place
     failing.undo()
     if how == "job report":
         assert gate.report("--check").out.startswith(str(gate.page))
