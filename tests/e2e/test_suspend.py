@@ -1,4 +1,4 @@
-"""*Suspend* of a running job in the Prefect UI stops it."""
+"""*Suspend* of a running job in the Prefect UI stops it, and *Cancel* ends that of a worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
 from tests.e2e.machines import WorkerProcess, deployment, start_run
 from tests.e2e.test_nightly import working
-from tests.peers.project import Fhir, many_transactions
+from tests.peers.project import Fhir, allowed, many_transactions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -82,6 +82,20 @@ def test_a_run_resumed_before_it_stopped_continues_and_its_worker_stays_alive(
         assert worker.process.poll() is None, worker.log.read_text()
         assert logs[1].read_text().count("runs in process") == 1
     assert fhir.total() == 91
+
+
+def test_a_cancel_reaches_the_run_of_a_worker_within_fifteen_seconds(
+    sluice: Commands, slow: Path, fhir: Fhir, prefect_api: str
+) -> None:
+    pool = f"pool-{own_name(sluice.cwd)}"
+    deployed = deployment(prefect_api, pool, sluice.cwd)
+    with working(sluice, prefect_api, pool, "one"), PrefectApi(address_of(prefect_api)) as prefect:
+        job = start_run(prefect, deployed, {"config": str(slow / "config.yaml")})
+        wait_until(lambda: len(fhir.posts()) > 2, 120)
+        state = {"type": "CANCELLING", "name": "Cancelling"}
+        ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", {"state": state})
+        wait_until(lambda: (prefect.read_run(job) or {})["state_type"] == "CANCELLED", allowed(15))
+    assert sluice.status(job)["state"] == "cancelled"
 
 
 def test_a_command_s_job_that_is_paused_through_the_api_stops_and_is_continued(

@@ -1,6 +1,7 @@
-"""The form of a deployment: few parameters, each a field that can be filled in at once."""
+"""The forms of a deployment, each field to be filled in at once, and of a wait."""
 
 from flows.pipeline import pipeline
+from flows.prefect.form import FormAnswer
 
 OPTIONAL = ("crtdl", "input", "anonymization_config", "patients", "overrides")
 PROPERTIES = pipeline.parameters.properties
@@ -24,6 +25,12 @@ def test_the_defaults_that_the_form_sends_pass_its_own_check():
 def test_parameters_of_the_command_line_are_valid_too():
     given = {"config": "a.yaml", **dict.fromkeys(OPTIONAL)}
     assert pipeline.validate_parameters(given) == given
+
+
+def test_the_form_of_a_wait_preselects_no_decision_and_no_name():
+    shown = FormAnswer.model_json_schema()
+    assert shown["required"] == ["decision", "by"]
+    assert [name for name, field in shown["properties"].items() if "default" in field] == ["comment"]
 
 
 def test_the_description_of_a_deployment_is_for_people():

@@ -53,6 +53,7 @@ def test_status_json_never_leaves_a_key_out(sluice, project):
         "id", "name", "state", "step", "created", "updated", "config", "directory", "crtdl", "extraction", "steps",
         "progress", "waiting", "error", "warnings", "findings", "decisions", "report",
     }  # fmt: skip
+    assert re.fullmatch(r"config \d{4}-\d\d-\d\d \d\d:\d\d", status["name"])
     for same in (job[:4], job[:13].upper(), "latest"):
         assert sluice.status(same)["id"] == job
     assert set(status["waiting"]) == {"step", "directory", "reason"}
