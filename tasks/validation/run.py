@@ -63,15 +63,14 @@ def run(context: StepContext) -> StepReport:
         read = lines(files[base], most, stored=meter.read)
         return pack(items[base].groups(read), file=files[base].name, limit=limit)
 
-    timeout = _SECONDS * threads
     with (
-        context.client(service(context.config), timeout=timeout) as client,
+        context.client(service(context.config), timeout=_SECONDS * threads) as client,
         FailedAnswers(directory).begin().saving_answers(),
     ):
         file_by_file(
             todo,
             chunks,
-            Validator(client, url, timeout=timeout).validate,
+            Validator(client, url).validate,
             lambda base: FileReport(work, meter, directory, items[base], inputs[base]),
             threads=threads,
             stop=context.stop,

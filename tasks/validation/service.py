@@ -43,12 +43,11 @@ def endpoint(url: str) -> str:
 
 
 class Validator:
-    """Asks the service about chunks; thread-safe. ``timeout`` (seconds) is for one request."""
+    """Asks the service about chunks; thread-safe."""
 
-    def __init__(self, client: ServiceClient, url: str, *, timeout: float) -> None:
+    def __init__(self, client: ServiceClient, url: str) -> None:
         self._client = client
         self._url = endpoint(url)
-        self._timeout = timeout
 
     def validate(self, chunk: ValidationChunk) -> list[ChunkOutcome]:
         """Return the outcomes about a chunk: one, or more where the service takes or gives only smaller pieces.
@@ -72,8 +71,8 @@ class Validator:
 
     def _ask(self, body: bytes) -> Answer:
         return self._client.send(
-            "POST", self._url, operation=OPERATION, content=body, headers=HEADERS, timeout=self._timeout,
-            accept=WITH_ERRORS, max_answer_bytes=_MAX_ANSWER,
+            "POST", self._url, operation=OPERATION, content=body, headers=HEADERS, accept=WITH_ERRORS,
+            max_answer_bytes=_MAX_ANSWER,
         )  # fmt: skip
 
     def _is_about_data(self, error: SluiceError) -> bool:

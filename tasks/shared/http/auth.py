@@ -160,7 +160,6 @@ class _ClientCredentials:
         answer = self._fetch("POST", endpoint, headers, form.encode("ascii"))
         token = object_of(parse_json(answer.body))
         if code := token.get("error"):
-            self._token.endpoint = None  # it may have moved
             raise self._refused(str(code), answer.status)
         value = token.get("access_token")
         if answer.status != 200 or not isinstance(value, str) or not value.isascii() or not value.isprintable():

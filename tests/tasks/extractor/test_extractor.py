@@ -192,12 +192,13 @@ def test_what_the_server_says_of_a_query_is_shown_unless_it_may_name_patients(pl
 def test_a_lost_answer_is_a_question_and_the_answer_goes_on(place: Place) -> None:
     place.said["$extract-data"] = Reply(reset=True)
     place.fails(NetworkError)
-    place.said["GET /fhir/Task"] = as_json(
-        {"resourceType": "Bundle", "type": "searchset", "entry": [{"resource": services.task(OTHER, "PENDING")}]}
-    )
+    earlier = services.task("33333333-3333-4333-8333-333333333333", authoredOn="2020-01-01T00:00:00Z")
+    jobs = [{"resource": task} for task in (services.task(OTHER, "PENDING"), earlier)]
+    place.said["GET /fhir/Task"] = as_json({"resourceType": "Bundle", "type": "searchset", "entry": jobs})
     error = place.fails(InputError)
     assert (error.reference, error.exit_code) == ("submission-unknown", 2)
     assert OTHER in str(error.context)
+    assert earlier["id"] not in str(error.context)
     assert "--extraction" in str(error.hint)
     assert not place.asked("$extract-data")
     answer(place.store, place.context.job_dir, place.url, JOB)
@@ -243,6 +244,12 @@ def test_the_interval_doubles_up_to_its_cap(place: Place) -> None:
     place.said[STATUS] = [RUNNING] * 6 + [services.manifest("/out/core.ndjson")]
     place.run(polling_interval="PT2S", max_polling_interval="PT9S")
     assert place.stop.slept == [2.0, 4.0, 8.0, 9.0, 9.0, 9.0]
+
+
+def test_the_backoff_grows_with_failures_and_begins_anew_after_a_sign_of_life(place: Place) -> None:
+    place.said[STATUS] = [Reply(503), Reply(503), RUNNING, Reply(503), services.manifest("/out/core.ndjson")]
+    place.run()
+    assert place.stop.slept == [5.0, 10.0, 5.0, 5.0]
 
 
 def test_only_silence_ends_the_wait(place: Place) -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import stat
+import time
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
@@ -290,6 +291,14 @@ def test_the_zip_of_a_run_that_failed_is_used_and_removed_at_the_end(job: Transf
 
 
 # Errors
+
+
+def test_a_larger_upload_may_take_longer(job: TransferJob, store: ScriptedServer) -> None:
+    job.put("core.ndjson", b'{"resourceType":"Basic","x":"%s"}' % os.urandom(500_000).hex().encode())
+    store.script = lambda seen: time.sleep(0.5) if "/Binary/" in seen.target else None  # type: ignore[func-returns-value]
+    transfer = {"project_identifier": PROJECT, "organization_identifier": ORGANIZATION}
+    config = job.configuration("transfer_load", store.url, attempts=1, timeout="250ms", transfer=transfer)
+    assert STEP.run(job.prepare(config)).files == 1
 
 
 def test_a_conflict_of_two_writers_passes(job: TransferJob, store: ScriptedServer) -> None:

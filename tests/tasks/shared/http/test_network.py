@@ -104,9 +104,9 @@ def test_an_additional_authority_or_a_server_certificate_is_trusted(
     bundle = tmp_path / "ca.pem"
     bundle.write_bytes(b"# our CA\n" + authority.cert_pem.bytes())
     assert get(secure, TlsConfig(ca_cert_path=bundle), transport=transport) == b"secure"
-    leaf = ssl.get_server_certificate(("127.0.0.1", secure.port))
-    bundle.write_text(leaf)
-    assert get(secure, TlsConfig(ca_cert_path=bundle), transport=transport) == b"secure"
+    leaf = tmp_path / "leaf.pem"
+    leaf.write_text(ssl.get_server_certificate(("127.0.0.1", secure.port)))
+    assert get(secure, TlsConfig(ca_cert_path=leaf), transport=transport) == b"secure"
     assert get(secure, TlsConfig(insecure_skip_verify=True), transport=transport) == b"secure"
 
 
