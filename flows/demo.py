@@ -1,4 +1,4 @@
-"""``demo``: run the whole pipeline with sandbox services and made-up data, and print where its files are."""
+"""``demo``: run the whole pipeline with sandbox services and synthetic data, and print where its files are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tasks.shared.errors import InputError, TerminalError
 
 TABLE = "Patient.csv"
 SHOWN_LINES = 3
-"""Lines of the table that are printed: made-up patients, pseudonymized."""
+"""Lines of the table that are printed: synthetic patients, pseudonymized."""
 WIDTH = 96
 
 
@@ -33,12 +33,12 @@ def run(*, keep: bool, reviewed: bool) -> int:
     """Run the demo; return the exit code of the pipeline."""
     if reviewed and not on_terminal():
         raise InputError("review-needs-terminal", "demo --review needs a terminal")
-    # The demo is complete in itself: made-up data must not reach a service that the user's environment names.
+    # The demo is complete in itself: synthetic data must not reach a service that the user's environment names.
     for name in [key for key in os.environ if key.startswith(("APP_", "PREFECT_", "SLUICE_SANDBOX_"))]:
         del os.environ[name]
     directory = _directory(keep=keep)
     steps = [name for name in STEPS if reviewed or name != "wait"]
-    print_line(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
+    print_line(f"Sluice demo: {', '.join(steps)}, against sandbox services")
     jobs_dir = directory / "jobs"
     os.environ["APP_JOBS_DIR"] = str(jobs_dir)
     server.begin(jobs_dir)  # it starts beside the services

@@ -29,7 +29,7 @@ def with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
 
     api = server.chosen_api(loaded.config.jobs_dir)
     address.use(api)  # before the import, which reads it
-    with patience("loading Prefect"):
+    with patience("loading Prefect's Python packages"):
         from flows import pipeline  # noqa: F401
     with ExitStack() as stack:
         stack.callback(_drained)

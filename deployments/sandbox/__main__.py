@@ -10,7 +10,7 @@ from deployments.sandbox.child import ERROR, MISSING
 
 
 @click.command()
-@click.option("--data", metavar="DIR", help="Directory of FHIR NDJSON to serve [default: the bundled made-up data].")
+@click.option("--data", metavar="DIR", help="Directory of FHIR NDJSON to serve [default: the bundled synthetic data].")
 @click.option("--state", metavar="DIR", help="Keep the services' state there across restarts.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 [default: a free one].")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a service; repeatable.")

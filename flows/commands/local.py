@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flows.commands import complete
-from flows.output import print_line
+from flows.output import patience, print_line
 
 if TYPE_CHECKING:
     from flows.prefect.address import ApiAddress
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 @click.option("--keep", is_flag=True, help="Keep this demo's files; without it the next demo replaces them.")
 @click.option("--review", is_flag=True, help="Include a wait, at which you review the files and decide.")
 def demo(keep: bool, review: bool) -> int:
-    """Run a whole pipeline on this machine, on made-up data.
+    """Run a whole pipeline on this machine, on synthetic data.
 
     It starts sandbox services on loopback and queries their extraction server. Each step prints a summary line; the
     paths of the files are printed at the end.
     """
-    from flows import demo as whole
-
+    with patience("loading the demo"):
+        from flows import demo as whole
     return whole.run(keep=keep, reviewed=review)
 
 
@@ -34,7 +34,7 @@ def demo(keep: bool, review: bool) -> int:
     "--data",
     metavar="DIR",
     shell_complete=complete.folders,
-    help="Directory of FHIR NDJSON to serve [default: the bundled made-up data].",
+    help="Directory of FHIR NDJSON to serve [default: the bundled synthetic data].",
 )
 @click.option(
     "--state", metavar="DIR", shell_complete=complete.folders, help="Keep the services' state there across restarts."
@@ -128,4 +128,4 @@ def _jobs_dir(config: str | None) -> Path:
 def _print_address(address: ApiAddress) -> None:
     print_line(f"Prefect UI: {address.ui}\nAPI: {address.shown}")
     if address.password is not None:
-        print_line(f"password, for PREFECT_API_AUTH_STRING too: {address.password}")
+        print_line(f"password, also the value of PREFECT_API_AUTH_STRING: {address.password}")

@@ -61,7 +61,7 @@ def ask(record: JobRecord, waiting: Waiting, by: str | None, comment: str, *, er
 
 def prompt(by: str | None = None, comment: str = "", *, err: bool = False) -> Answer | None:
     """Ask on the terminal for a decision, a name and a comment; ``None`` if the job is not released."""
-    if not click.confirm("Release it?", default=False, err=err):
+    if not click.confirm("Release the data? (no: the job keeps waiting)", default=False, err=err):
         return None
     name = by or click.prompt("Your name", default=login(), err=err)
     said = comment or click.prompt("Comment (recorded with the decision)", default="", show_default=False, err=err)

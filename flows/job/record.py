@@ -296,7 +296,7 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 
 def continue_hint(record: JobRecord) -> str:
     """Return the command that continues a job, and how it is decided if it waits."""
-    how = "\n  You will be asked to confirm. In scripts, add --approve or --reject." if record.undecided else ""
+    how = "\n  The command asks for your decision. In scripts, add --approve or --reject." if record.undecided else ""
     return f"continue with: {continue_command(record)}{how}"
 
 

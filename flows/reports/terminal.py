@@ -93,7 +93,8 @@ class Presenter:
             self._print(f"release report: could not be made: {shown.failed}", err=True)
         elif shown.page is not None:
             verdict, _, *found = lines_of(job_dir) or ["made", ""]
-            stops = [line.strip() for line in found[: shown.stops] if line not in self._said]
+            mark = found[0].partition(":")[0] if shown.stops else None  # stops come first; a line may be for several
+            stops = [line.strip() for line in found if line.partition(":")[0] == mark and line not in self._said]
             self._said.update(found)
             lines = [f"release report: {verdict}", *stops, str(job_dir / shown.page)]
             self._print("\n  ".join(lines), err=self._to_stderr)

@@ -77,7 +77,7 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
         first, *others = findings or [f"stops {shown.stops}, points to check {shown.looks}"]
         yield f"{label('release report')}: {text(first)}"
         yield from (f"  {text(line)}" for line in others)
-        yield f"  its page on the machine of the job: {name(str(waiting.job_dir / shown.page))}"
+        yield f"  page, on the machine of the job: {name(str(waiting.job_dir / shown.page))}"
     if shown.needs_comment:
         yield f"{label('an approval needs a comment')} that says why (in a terminal: --comment TEXT)"
     if shown.destination:
@@ -95,7 +95,8 @@ def _files(waiting: Waiting, style: Style) -> Iterator[str]:
     _, name, label = style
     place = Path(waiting.reads)
     files = list(finished_files(place))
-    yield f"{label('files that the next step reads')}, in {name(waiting.reads)}:"
+    elsewhere = f", in {name(waiting.reads)}" if waiting.reads != waiting.looked_at else ""
+    yield f"{label('files that the next step reads')}{elsewhere}:"
     shown = as_shown(f"{path.relative_to(place).as_posix()}, {human_bytes(path.stat().st_size)}" for path in files)
     yield from (f"  {name(file)}" for file in shown)
     if waiting.reads == waiting.directory:

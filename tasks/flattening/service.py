@@ -34,7 +34,7 @@ _MEMORY: Final = "if the memory of the service was too small, lower services.fla
 _ID: Final = "sluice-probe"
 _COLUMN: Final = {"column": [{"name": "id", "path": "id"}]}
 _PROBE: Final = GroupView("", "", "", "Patient", view_definition("sluice_probe", "Patient", [_COLUMN]), ("id",))
-"""The view of a made-up Patient that shows whose URL this is."""
+"""The view of a synthetic Patient that shows whose URL this is."""
 
 
 def endpoint(config: PipelineConfig) -> str:
@@ -51,12 +51,12 @@ def service(config: PipelineConfig) -> Service:
 
 
 def _made_up(view: GroupView) -> bytes:
-    """Return the request for a view of one made-up resource."""
+    """Return the request for a view of one synthetic resource."""
     return request_body(view.definition, json.dumps({"resourceType": view.resource_type, "id": _ID}).encode())
 
 
 def _wrong_with(answer: Answer, view: GroupView) -> str | None:
-    """Return what is wrong with the rows of a made-up resource, in words that continue "it …"."""
+    """Return what is wrong with the rows of a synthetic resource, in words that continue "it …"."""
     if what := _unlike_rows(answer):
         return f"answered {answer.status} with {what}"
     reader = AnswerReader(view, [_ID])
@@ -69,12 +69,12 @@ def _wrong_with(answer: Answer, view: GroupView) -> str | None:
 
 
 def refused_views(config: PipelineConfig, views: Sequence[GroupView]) -> Iterator[SluiceError]:
-    """Yield a finding for each view that the service, which has been found to work, refuses for a made-up resource."""
+    """Yield a finding for each view that the service, which is known to work, refuses for a synthetic resource."""
     with service(config).client(config, timeout=PATIENCE, within=PATIENCE) as client:
         for view in views:
             try:
                 answer = client.send(
-                    "POST", endpoint(config), operation="probe", content=_made_up(view), headers=HEADERS,
+                    "POST", endpoint(config), operation="test request", content=_made_up(view), headers=HEADERS,
                     transient=DEFAULT_TRANSIENT - {500},
                 )  # fmt: skip
                 wrong = _wrong_with(answer, view)
@@ -86,7 +86,7 @@ def refused_views(config: PipelineConfig, views: Sequence[GroupView]) -> Iterato
             if wrong is not None:
                 yield InputError(
                     "flattening-view",
-                    f"flattening: the service refuses the view of group {view.group_name}: tested with a made-up "
+                    f"flattening: the service refuses the view of group {view.group_name}: tested with a synthetic "
                     f"{view.resource_type}, it {wrong}",
                     context=f"services.flattening.lookup_path: table {view.reference}",
                     hint="correct the paths of the columns in this table of the lookup file; no data was sent",

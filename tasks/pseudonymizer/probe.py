@@ -1,4 +1,4 @@
-"""The made-up resource goes first, and its answer says what the service will make of the data (docs/services.md).
+"""The synthetic resource goes first, and its answer says what the service will make of the data (docs/services.md).
 
 Its values are the same in every probe, so a trust centre keeps one pseudonym for each of them. It goes alone first,
 then several times at once, and again when the step ends: the ids, references and dates must come back equal, which
@@ -66,7 +66,7 @@ OBSERVATION: Final[dict[str, Any]] = {
 
 
 def _bundle(*, absolute: bool) -> dict[str, Any]:
-    """Return the made-up Bundle, with ``fullUrl`` and an absolute reference or without."""
+    """Return the synthetic Bundle, with ``fullUrl`` and an absolute reference or without."""
     entries = []
     for one in (PATIENT, OBSERVATION):
         place = f"{one['resourceType']}/{one['id']}"
@@ -80,7 +80,7 @@ BUNDLE: Final = _bundle(absolute=True)
 _TEXT: Final = json.dumps(BUNDLE).encode()
 _RELATIVE: Final = json.dumps(_bundle(absolute=False)).encode()
 
-_CHANGED: Final = "the service gave a made-up resource different ids, references or dates than before"
+_CHANGED: Final = "the service gave a synthetic resource different ids, references or dates than before"
 _SET_KEYS: Final = "set the keys in the rules: otherwise they change with each start and differ between replicas"
 _ABSOLUTE: Final = "absolute references (http://host/Patient/…) on a host with a hyphen or an underscore"
 _NO_RULES: Final = frozenset({400, 404, 405, 406, 415, 422, 501})
@@ -88,7 +88,7 @@ _NO_RULES: Final = frozenset({400, 404, 405, 406, 415, 422, 501})
 
 @dataclass(frozen=True)
 class MadeUp:
-    """The answer to the made-up Bundle ``text``, as far as it must be the same each time: ``digest`` is one of the
+    """The answer to the synthetic Bundle ``text``, as far as it must be the same each time: ``digest`` is one of the
     terms of the step. ``warnings`` say what works but may surprise."""
 
     digest: str
@@ -124,7 +124,7 @@ class ProbeAnswer:
 
 
 def begin(call: Deidentify) -> MadeUp:
-    """Send the made-up Bundle alone, then as often at once as may be, at least twice; return what came back.
+    """Send the synthetic Bundle alone, then as often at once as may be, at least twice; return what came back.
 
     Raises ``WrongServiceError`` for the first row of docs/services.md that fits, and what
     ``ServiceClient.send`` raises.
@@ -158,7 +158,7 @@ def changed(config: PipelineConfig) -> ServiceError:
 
 
 def still_works(call: Deidentify) -> bool:
-    """Return whether the service pseudonymizes the made-up Bundle: then a resource that it refuses is at fault."""
+    """Return whether the service pseudonymizes the synthetic Bundle: then a resource that it refuses is at fault."""
     try:
         ask(call, _RELATIVE)
     except SluiceError:
@@ -204,7 +204,7 @@ def _require_rules_to_be_read(call: Deidentify) -> None:
 
 
 def ask(call: Deidentify, text: bytes = _TEXT) -> ProbeAnswer:
-    """Send the made-up Bundle once. Raises ``WrongServiceError`` for an answer that is none, and what a call raises."""
+    """Send the synthetic Bundle once. Raises ``WrongServiceError`` for another answer, and what a call raises."""
     try:
         answer = call(text)
     except (ServiceError, ServiceBusyError) as error:
@@ -212,7 +212,7 @@ def ask(call: Deidentify, text: bytes = _TEXT) -> ProbeAnswer:
         if given is not None and _refuses_rules(given):
             raise _error(
                 "rules-refused",
-                f"the service cannot apply its rules to a made-up resource (status {given.status}, issue codes: "
+                f"the service cannot apply its rules to a synthetic resource (status {given.status}, issue codes: "
                 f"{', '.join(given.issue_codes()) or 'none'})",
                 "does the domain exist in the pseudonym service (Vfps, gPAS)? Is the anonymization file valid? Is this "
                 "the URL of the pseudonymization service? See its log",
@@ -239,12 +239,12 @@ def _judge(answer: ProbeAnswer) -> Iterator[str]:
     patient, observation = answer.patient, answer.observation
     if _unchanged(answer):
         hint = "which rules does the service use? see services.pseudonymizer.anonymization_config"
-        what = "the service did not pseudonymize a made-up resource"
+        what = "the service did not pseudonymize a synthetic resource"
         raise _error("not-pseudonymized", f"{what}: names, identifiers, dates and ids came back unchanged", hint)
     ids = [patient.get("id"), observation.get("id")]
     if not any(ids) and not answer.subject and not observation.get("code"):
         hint = "these are the fall-back rules of a deployed service: give services.pseudonymizer.anonymization_config"
-        raise _error("everything-removed", "the service removed everything from a made-up resource", hint)
+        raise _error("everything-removed", "the service removed everything from a synthetic resource", hint)
     if any(one is not None and ID.fullmatch(str(one)) is None for one in ids):
         hint = "no FHIR server takes them: check the method or truncateToMaxLength of the rule for ids"
         what = "the service makes ids that are no FHIR ids (more than 64, or other, characters)"
@@ -271,11 +271,11 @@ def _unchanged(answer: ProbeAnswer) -> bool:
 def _wrong_service(call: Deidentify, what: str) -> WrongServiceError:
     return _error(
         "wrong-service",
-        f"this is not a pseudonymization service: tested with a made-up resource, it {what}",
+        f"this is not a pseudonymization service: tested with a synthetic resource, it {what}",
         "check this URL, and those of the other services: two may be swapped; no data was sent",
         f"services.pseudonymizer.url: POST {call.url}",
     )
 
 
 def _error(reference: str, what: str, hint: str, context: str = "services.pseudonymizer") -> WrongServiceError:
-    return WrongServiceError(reference, f"pseudonymizer: {what}", context=context, hint=hint, operation="probe")
+    return WrongServiceError(reference, f"pseudonymizer: {what}", context=context, hint=hint, operation="test request")

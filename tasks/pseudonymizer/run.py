@@ -61,7 +61,7 @@ def run(context: StepContext) -> StepReport:
     warnings = list(rules.warnings if rules is not None else ())
     with context.client(probe.service(config), timeout=settings.timeout.total_seconds()) as client:
         call = Deidentify(client, config, rules)
-        context.meter.set_status("testing the service with a made-up resource")
+        context.meter.set_status("testing the service with a synthetic resource")
         failed = FailedAnswers(context.state(STATE)).begin()
         with failed.saving_answers():
             begun = probe.begin(call)
@@ -74,7 +74,7 @@ def run(context: StepContext) -> StepReport:
         if work.again:
             warnings.append(
                 f"{len(work.again)} finished files are done again: the input, the service, the rules or the answer to "
-                "the made-up resource have changed"
+                "the synthetic resource have changed"
             )
         for done in work.done():
             refuse_leaks(config, done.tallies.get("leaks", {}), done.output)

@@ -49,7 +49,7 @@ class Deidentify:
         """Send one resource with other rules, for a test of the service; ``accept`` as in ``ServiceClient.send``."""
         head, tail = _envelope(content)
         return self._client.send(
-            "POST", self.url, operation="probe", content=head + resource + tail, headers=HEADERS, accept=accept
+            "POST", self.url, operation="test request", content=head + resource + tail, headers=HEADERS, accept=accept
         )
 
 

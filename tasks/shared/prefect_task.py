@@ -73,14 +73,14 @@ def as_task(name: str, work: Callable[[], T]) -> T | Exception:
 
 
 def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
-    """Ask each service with something made-up, before the first data go there; what is doubtful.
+    """Ask each service with something synthetic, before the first data go there; what is doubtful.
 
     Raises the error of the first that is not what the configuration calls it.
     """
     for service in services:
         if service.probe is None or not service.probe.proves:
             continue
-        context.meter.set_status(f"testing {service.key} with a made-up resource")
+        context.meter.set_status(f"testing {service.key} with a synthetic resource")
         told = Meter(shown_by=context.meter)  # no requests of the step's
         for found in service.probe.find_problems(service, context.config, stop=context.stop, meter=told):
             if isinstance(found, SluiceError):

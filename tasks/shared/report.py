@@ -107,9 +107,9 @@ class StepReport(StoredModel):
         cells = self.cells()
         parts = [human_count(self.files, "file") if self.files is not None else ""]
         if cells["resources in"] or cells["resources out"]:
-            parts.append(f"{cells['resources in'] or '–'} → {cells['resources out'] or '–'} resources")
+            parts.append(f"{_arrow(cells['resources in'], cells['resources out'])} resources")
         if cells["in"] or cells["out"]:
-            parts.append(f"{cells['in'] or '–'} → {cells['out'] or '–'}")
+            parts.append(_arrow(cells["in"], cells["out"]))
         parts += [cells["time"], cells["rate"]]
         if cells["requests"]:
             sent = human_count(self.requests or 0, "request"), human_count(self.retries or 0, "retry", "retries")
@@ -118,6 +118,10 @@ class StepReport(StoredModel):
             parts.append(human_count(self.findings, "finding") if self.findings else "no findings")
         parts += [_first("still identifying", self.identifying), _first("kept", self.kept_identifiers)]
         return ", ".join(part for part in parts if part)
+
+
+def _arrow(before: str, after: str) -> str:
+    return " → ".join(part for part in (before, after) if part)
 
 
 def _cut(value: Any, entries: int) -> Any:

@@ -82,13 +82,13 @@ class MetadataProbe:
             with service.client(config, timeout=15.0, **more) as client:
                 client.authorize()
                 if client.peek("GET", url).status == 401:
-                    client.send("GET", url, operation="probe", accept=_BUT_401)
+                    client.send("GET", url, operation="test request", accept=_BUT_401)
         except SluiceError as error:
             yield error
 
 
 PATIENCE: Final = 120.0
-"""Seconds that a service has for its made-up requests, repetitions included: the first one may start an engine."""
+"""Seconds that a service has for its synthetic requests, repetitions included: the first one may start an engine."""
 
 _REFUSALS: Final = frozenset({401, 403, 407, 413})
 """What is about credentials, the proxy or sizes says nothing about whose URL this is."""
@@ -102,9 +102,9 @@ class WrongServiceError(ServiceError):
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """One made-up request of a probe. ``wrong`` judges its answer.
+    """One synthetic request of a probe. ``wrong`` judges its answer.
 
-    It returns ``None`` for a right answer, a text that continues "tested with a made-up resource, it …" for another
+    It returns ``None`` for a right answer, a text that continues "tested with a synthetic resource, it …" for another
     service, an error where that tells more, or a warning. It also sees answers with a status in ``accept``.
     """
 
@@ -118,7 +118,7 @@ class ProbeRequest:
 
 @dataclass(frozen=True)
 class SyntheticProbe:
-    """Prove with made-up resources that the service at a URL is ``kind``, before the first data go there.
+    """Prove with synthetic resources that the service at a URL is ``kind``, before the first data go there.
 
     ``exchanges`` are sent in order until one gets an error, each repeated as the retry block says. ``key`` is the
     configuration key of the URL below ``services.<service>``.
@@ -149,7 +149,7 @@ class SyntheticProbe:
             answer = client.send(
                 exchange.method,
                 exchange.url,
-                operation="probe",
+                operation="test request",
                 content=exchange.body,
                 headers=exchange.headers,
                 accept=exchange.accept,
@@ -167,9 +167,9 @@ class SyntheticProbe:
         path = f"{exchange.method} {place(exchange.url)}"
         return WrongServiceError(
             "wrong-service",
-            f"{service.key}: this is not {self.kind}: tested with a made-up resource, it {what}",
+            f"{service.key}: this is not {self.kind}: tested with a synthetic resource, it {what}",
             context=f"services.{service.key}.{self.key}: {path}",
             hint="check this URL, and those of the other services: two may be swapped; no data was sent",
-            operation="probe",
+            operation="test request",
             status=answer.status,
         ).made_from(answer)

@@ -198,7 +198,7 @@ class Step:
     no NDJSON. ``folders`` are its other directories. ``takes`` maps each field of ``GivenInputs`` that it reads to an
     error for jobs that are given it and have no step for it, or to ``None``; ``needs`` are the required ones.
     ``checks`` and ``warnings`` come before a job exists; ``trials`` yields errors of what the services, found to be the
-    right ones, are asked with something made-up. ``space`` returns bytes written for so many read, 0 if unknown.
+    right ones, are asked with something synthetic. ``space`` returns bytes written for so many read, 0 if unknown.
     """
 
     name: str

@@ -83,7 +83,7 @@ class Validator:
         return answer is not None and answer.status == 500 and bool(issues(answer.body)) and self._still_works()
 
     def _still_works(self) -> bool:
-        """Return whether the service still validates the made-up resource."""
+        """Return whether the service still validates the synthetic resource."""
         try:
             return not wrong_with(self._ask(_BODY), 1)
         except SluiceError:

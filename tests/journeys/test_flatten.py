@@ -427,7 +427,7 @@ def test_a_lookup_file_changed_before_a_continue_is_checked_and_used(sluice: Com
     broken = sluice("pipeline", "continue", "config.yaml", ran.job)
     assert broken.code == 2, broken.err
     assert broken.err.count("error[lookup-schema-violation]") == 2
-    assert project.posts() == asked + 1  # made-up
+    assert project.posts() == asked + 1  # synthetic
     lookup.write_text(good.replace('"name": "gender"', '"name": "sex"'))
     last = sluice("pipeline", "continue", "config.yaml", ran.job)
     assert last.code == 0, last.err

@@ -134,7 +134,7 @@ def test_one_503_does_not_end_a_plan_and_is_shown(sluice_process: Commands, tmp_
         path.write_text(path.read_text().replace('"max_attempts": 1', '"max_attempts": 2, "initial_backoff_ms": 10'))
         shown = sluice_process("pipeline", "plan", path)
         assert (shown.code, len(server.seen)) == (0, 2), shown.err
-    assert "validation: probe failed (status 503), attempt 1 of 2, next one in 0.0 s" in shown.err
+    assert "validation: test request failed (status 503), attempt 1 of 2, next one in 0.0 s" in shown.err
 
 
 def take_requests(url: str) -> list[tuple[str, str]]:
@@ -183,8 +183,8 @@ def test_a_step_finds_them_itself_where_no_preflight_ran(
         assert ran.code == 5, "the destination is another one than was shown"
         ran = sluice(*command[:2], config, job, *command[2:])
     assert (ran.code, ran.err.count("error[wrong-service]")) == (2, 1), ran.err
-    assert "tested with a made-up resource" in ran.err
+    assert "tested with a synthetic resource" in ran.err
     assert take_requests(urls["send"]) == [
         ("POST", "/fhir/$de-identify")
-    ]  # the made-up resource, and nothing behind it
+    ]  # the synthetic resource, and nothing behind it
     assert take_requests(urls["pseudonymizer"]) == []

@@ -72,7 +72,7 @@ def issues(body: bytes) -> list[tuple[str, str]]:
 
 def issue_texts(body: bytes) -> str:
     """Return the texts of an OperationOutcome on one line, after a colon: only where they cannot hold data of a person,
-    as in an answer to a made-up request. Empty for any other body."""
+    as in an answer to a synthetic request. Empty for any other body."""
     try:
         outcome = msgspec.json.decode(body)
         texts = [one.get("diagnostics") or one["details"]["text"] for one in outcome["issue"]]

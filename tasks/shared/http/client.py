@@ -159,7 +159,7 @@ class ServiceClient:
     def peek(self, method: str, url: str) -> Answer:
         """Return the head of the answer to one request without credentials, whatever its status, within 10 seconds.
         Raises ``NetworkError`` without an answer, ``ServiceError`` when a certificate or the proxy is in the way."""
-        where = self._where(method, url, "reach")
+        where = self._where(method, url, "first request")
         with self._request(where, None, None, None, min(self._timeout, 10.0), repeated=False) as response:
             head = Answer(response.status_code, response.headers, b"")
         if where.proxy is not None and head.status == 407:

@@ -61,7 +61,7 @@ class TestDemo:
     @pytest.mark.e2e
     @pytest.mark.timeout(240)
     def test_with_a_review_it_shows_once_what_will_leave_and_asks(self, tmp_path: Path) -> None:
-        answers = ("Release it?", "y"), ("Your name", "Ada"), ("Comment", "made-up data")
+        answers = ("keeps waiting)", "y"), ("Your name", "Ada"), ("Comment", "synthetic data")
         shown = ExamplePlace(tmp_path, None).on_a_terminal("sluice demo --review --keep", *answers)
         assert shown.count("waits for a decision") == 1
         assert "is complete; its files are in" in shown

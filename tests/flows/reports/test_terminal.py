@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from flows.job.waiting import Shown
 from flows.reports import terminal as module
 from flows.reports.terminal import Presenter, bar
 from tasks.shared.meter import Meter
@@ -60,3 +63,12 @@ def test_a_worker_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     silent.step_finished(StepReport(position=1, name="send"), again=False)
     silent.process_ends("stopped")
     assert capsys.readouterr() == ("", "")
+
+
+def test_of_a_report_the_stops_are_printed_also_if_a_line_is_for_several(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = ["Released despite 12 reasons to stop", "2 files", "  STOP: 12 paths", "  LOOK: free text"]
+    monkeypatch.setattr(module, "lines_of", lambda _: lines)
+    Presenter(terminal=True).reported(tmp_path, Shown(page="report.html", stops=12, looks=1))
+    assert capsys.readouterr().out == f"release report: {lines[0]}\n  STOP: 12 paths\n  {tmp_path / 'report.html'}\n"

@@ -1,4 +1,4 @@
-"""The made-up resource goes first: what each answer to it means, row by row."""
+"""The synthetic resource goes first: what each answer to it means, row by row."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def refused(rules: str, reference: str, *words: str, **more: Any) -> Row:
 
 
 BROKEN: Final = "references no longer lead to the ids that the service makes"
-NO_DOMAIN: Final = "the service cannot apply its rules to a made-up resource (status "
-CHANGE: Final = "the service gave a made-up resource different ids, references or dates than before"
+NO_DOMAIN: Final = "the service cannot apply its rules to a synthetic resource (status "
+CHANGE: Final = "the service gave a synthetic resource different ids, references or dates than before"
 
 ROWS: Final = {
     "bundled default": refused("bundled default", "references-broken", BROKEN, own=True),
@@ -131,7 +131,7 @@ ROWS: Final = {
     "fts-next": Row("fts-next", of_data=(KEPT,)),
     "whitelist": Row("whitelist", warned=(ABSOLUTE, TYPE_BACK), rich=True),
     "dataportal redact-all": refused(
-        "redact-all", "everything-removed", "the service removed everything from a made-up resource", own=True
+        "redact-all", "everything-removed", "the service removed everything from a synthetic resource", own=True
     ),
     "ids and references do not agree": refused("ids longer than references", "references-broken", BROKEN),
     "ids that are encrypted": refused("encrypted ids", "ids-invalid", "the service makes ids that are no FHIR ids"),

@@ -55,7 +55,7 @@ def test_every_word_is_used() -> None:
         ("en", Count(word="about", number=1200), "count", "about 1,200"),
         ("de", Count(word="about", number=1200), "count", "etwa 1.200"),
         ("en", Count(word="least", number=5, lines=1204), "patients", "5 or more patients (1,204 lines)"),
-        ("en", Count(word="nobody", lines=1), "patients", "1 line of no patient"),
+        ("en", Count(word="nobody", lines=1), "patients", "1 line without a patient"),
         ("de", Count(word="all"), "patients", "alle Patienten"),
         ("en", Count(word="about", number=20), "lines", "about 20 lines"),
     ],

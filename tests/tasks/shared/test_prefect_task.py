@@ -1,4 +1,4 @@
-"""Parts that all steps share: the made-up resource before the first data, the inventory of written files."""
+"""Parts that all steps share: the synthetic resource before the first data, the inventory of written files."""
 
 from __future__ import annotations
 

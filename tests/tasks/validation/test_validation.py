@@ -291,7 +291,7 @@ def test_places_are_found_however_they_are_spelled(place: Place) -> None:
 
 
 def test_the_summary_has_every_issue_and_no_formula(place: Place) -> None:
-    coded = issue("warning", "made-up", entry=0, details={"coding": [{"code": "Rule_1"}]}, diagnostics="=cmd()\n  @x")
+    coded = issue("warning", "synthetic", entry=0, details={"coding": [{"code": "Rule_1"}]}, diagnostics="=cmd()\n  @x")
     place.put("a.ndjson", patient("p"))
     report = place.judge(lambda _: Reply(200, outcome(coded, issue("fatal", "value", entry=0)), JSON))
     header, *_ = (place.reports / "summary.csv").read_text().splitlines()
