@@ -159,7 +159,8 @@ class _ClientCredentials:
         _, headers, form = client.prepare("POST", endpoint, dict(_FORM), "grant_type=client_credentials")
         answer = self._fetch("POST", endpoint, headers, form.encode("ascii"))
         token = object_of(parse_json(answer.body))
-        if code := token.get("error"):
+        # Keycloak answers 404 with an error code of its own where the realm is not known.
+        if (code := token.get("error")) and answer.status != 404:
             raise self._refused(str(code), answer.status)
         value = token.get("access_token")
         if answer.status != 200 or not isinstance(value, str) or not value.isascii() or not value.isprintable():

@@ -150,6 +150,13 @@ def test_where_only_basic_is_offered_id_and_secret_are_form_encoded_in_it() -> N
     assert b"s%26cret" not in request.body
 
 
+NO_REALM = dict.fromkeys(
+    ("/realms/r/.well-known/openid-configuration", "/realms/r/protocol/openid-connect/token"),
+    lambda: Reply(404, b'{"error":"Realm does not exist"}'),
+)
+"""Answers of Keycloak 26."""
+
+
 @pytest.mark.parametrize(
     ("said", "metadata", "reference"),
     [
@@ -160,6 +167,7 @@ def test_where_only_basic_is_offered_id_and_secret_are_form_encoded_in_it() -> N
         ({}, {"issuer": "https://other.example"}, "oidc-issuer-differs"),
         ({}, {"token_endpoint": "no url"}, "oauth-issuer"),
         ({"/realms/r/.well-known/openid-configuration": lambda: Reply(200, b"[]")}, {}, "oauth-issuer"),
+        (NO_REALM, {}, "oauth-issuer"),
     ],
 )
 def test_what_an_issuer_refuses_is_named_without_a_secret(
