@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,3 +62,12 @@ def test_the_holder_may_lock_again_and_is_not_another_process(tmp_path: Path) ->
         assert (tmp_path / LOCK).stat().st_mode & 0o777 == 0o600
     assert not held_here
     assert not is_held(tmp_path / "nowhere")
+
+
+def test_a_process_that_looks_at_the_lock_neither_holds_nor_refuses_it(tmp_path: Path) -> None:
+    with (tmp_path / LOCK).open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert not is_held(tmp_path)
+        threading.Timer(0.2, fcntl.flock, (other, fcntl.LOCK_UN)).start()
+        with job_lock(tmp_path):
+            pass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +15,7 @@ from prefect.exceptions import Pause
 
 from flows.job.ends import end, ending
 from flows.job.inputs import JobInputs
+from flows.job.lock import LOCK
 from flows.job.record import RecordedHandle, RecordWriter, at
 from flows.job.running import RunningJob
 from flows.job.state import JobState
@@ -49,14 +52,18 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[State[Any]]:
 
 
 @pytest.fixture
-def job(tmp_path: Path, prefect: FakePrefect) -> Iterator[RunningJob]:
+def inputs(tmp_path: Path) -> JobInputs:
     config = tmp_path / "config.yaml"
     config.write_text(
         "services: {local_import: {dir: data}, validation: {url: 'http://v.test'}, "
         "send: {send_as: direct_resource_load, url: 'http://f.test'}}\n"
         f"pipeline: {{enabled_steps: [{', '.join(STEPS)}]}}\njobs_dir: {tmp_path}/jobs\nreport: {{enabled: false}}\n"
     )
-    inputs = JobInputs(config=str(config))
+    return JobInputs(config=str(config))
+
+
+@pytest.fixture
+def job(inputs: JobInputs, prefect: FakePrefect) -> Iterator[RunningJob]:
     with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop(), deployed=False) as running:
         running.prepare()
         yield running
@@ -110,6 +117,7 @@ def test_a_finished_step_costs_two_requests_to_prefect(job: RunningJob, prefect:
         (Stopped("SIGTERM"), 3, "CRASHED", "stopped by SIGTERM", "stopped", None),
         (Stopped("suspend"), 3, "CRASHED", "stopped by suspend", "stopped", None),
         (Stopped("cancel"), 3, "CANCELLED", "cancelled in the Prefect UI", "stopped", None),
+        (Stopped("SIGTERM"), 2, "CANCELLED", "cancelled in the Prefect UI", "stopped", None),
         (KeyError("a defect"), 3, "FAILED", "send: error[internal]", "failed", "internal"),
     ],
 )  # fmt: skip
@@ -119,8 +127,11 @@ def test_every_end_has_its_state_message_and_record(
 ) -> None:  # fmt: skip
     if position:
         begin(job, position)
-    if str(raised) == "suspend" and prefect.run is not None:
+    assert prefect.run is not None
+    if str(raised) == "suspend":
         prefect.run |= {"state_type": "PAUSED"}
+    elif kind == "CANCELLED":  # a worker passes a cancel on as a signal
+        prefect.run |= {"state_type": "CANCELLING"}
     job.stop.request(str(raised))
     with pytest.raises(Pause), ending(job):
         raise raised
@@ -129,8 +140,19 @@ def test_every_end_has_its_state_message_and_record(
     record = job.record()
     assert (record.error.reference if record.error else None) == error
     assert record.state.value == mirrored(job)["state"]
+    assert record.stopped_by == (str(raised) if kind == "CRASHED" else None)
     if position:
         assert record.steps[position - 1].state == step
+
+
+def test_a_suspend_that_was_taken_back_leaves_the_run_to_the_next_process(
+    job: RunningJob, ended: list[State[Any]]
+) -> None:
+    begin(job, 3)
+    with pytest.raises(Pause), ending(job):
+        raise Stopped("suspend")
+    assert ended == []
+    assert job.steps[3].state == "running"
 
 
 def test_a_gate_leaves_its_step_complete(job: RunningJob, ended: list[State[Any]]) -> None:
@@ -196,6 +218,18 @@ def test_a_worker_run_that_ended_meanwhile_is_left_alone(job: RunningJob, prefec
     )
     with pytest.raises(SluiceError, match="ended while another process"), opened():
         pass
+
+
+def test_a_worker_run_waits_for_the_process_that_still_ends_its_job(
+    inputs: JobInputs, prefect: FakePrefect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.job.running.PATIENCE", 0)
+    (tmp_path / "jobs" / JOB).mkdir(parents=True)
+    with (tmp_path / "jobs" / JOB / LOCK).open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.3, fcntl.flock, (other, fcntl.LOCK_UN)).start()
+        with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop(), deployed=True):
+            pass
 
 
 def test_progress_and_ends_are_written_one_after_the_other(job: RunningJob) -> None:
