@@ -24,6 +24,11 @@ def about(verb: str, *rest: str) -> str:
     return command(*verb.split(), str(given.get("config") or "CONFIG"), *rest, *overrides)
 
 
+def for_server(verb: str, jobs_dir: Path) -> str:
+    """Return a command about the local Prefect server of a jobs directory."""
+    return f"APP_JOBS_DIR={shlex.quote(str(jobs_dir))} {command('server', verb)}"
+
+
 @cache
 def _program() -> tuple[str, ...]:
     """Return ``sluice`` if the shell finds it, else its path, else the module with its interpreter."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+from flows.shell import for_server
 from tasks.shared.errors import TerminalError
 from tasks.shared.http import network
 
@@ -54,6 +55,13 @@ class ApiAddress:
         return self.shown.removesuffix("/api")
 
     @property
+    def remedy(self) -> str:
+        """What to do if it does not answer."""
+        if self.home is None:
+            return "check that the server runs, and any proxy in between"
+        return f"if it does not run, start it: {for_server('start', self.home.parent)}"
+
+    @property
     def is_loopback(self) -> bool:
         """True if the API is on this machine."""
         return network.is_loopback(httpx.URL(self.url).host)
@@ -77,6 +85,8 @@ def basic(auth_string: str) -> str:
 def configured_api(environ: Mapping[str, str] = os.environ) -> ApiAddress | None:
     """Return the API that the environment or the active profile names, or ``None``.
 
+    It has a ``home`` in a process for which ``use`` set a local one.
+
     Raises:
         TerminalError: the file of the profiles cannot be read, or the address is not a URL.
     """
@@ -91,7 +101,9 @@ def configured_api(environ: Mapping[str, str] = os.environ) -> ApiAddress | None
     if key := settings.get("PREFECT_API_KEY"):
         return ApiAddress(url, {"Authorization": f"Bearer {key}"})
     auth = settings.get("PREFECT_API_AUTH_STRING")
-    return ApiAddress(url, {"Authorization": basic(auth)} if auth else {})
+    home = settings.get("PREFECT_HOME")
+    local = Path(home) if home and Path(home, "server.json").is_file() else None
+    return ApiAddress(url, {"Authorization": basic(auth)} if auth else {}, local)
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Final, Self
 
 import httpx
 import tenacity
 
-from flows.output import patience as reported
+from flows.output import AFTER, patience
 from flows.prefect.address import ApiAddress
 from tasks.shared.errors import InputError, NetworkError, TerminalError
 from tasks.shared.http.request_log import log_request
@@ -55,14 +55,18 @@ def reach(address: ApiAddress) -> None:
         NetworkError: the API does not answer, or is not a Prefect API.
         TerminalError: it refused the credentials.
     """
-    told = reported(f"waiting for the Prefect API at {address.shown}")
-    with told, PrefectApi(address, timeout=REACH_SECONDS, patience=0) as api:
+    with _told(address, AFTER), PrefectApi(address, timeout=REACH_SECONDS, patience=0) as api:
         found = api.request("POST", "/flows/count", {})
     if not isinstance(found, int):
         raise NetworkError(
             "prefect-not-an-api", "the server at that address is not a Prefect API", context=address.shown,
             hint="check PREFECT_API_URL or the Prefect profile: the address ends in /api",
         )  # fmt: skip
+
+
+def _told(address: ApiAddress, after: float) -> AbstractContextManager[None]:
+    """Print after so many seconds of waiting what is waited for, and what to do."""
+    return patience(f"waiting for the Prefect server at {address.shown}\n  {address.remedy}", after=after)
 
 
 class PrefectApi:
@@ -113,8 +117,8 @@ class PrefectApi:
             wait=tenacity.wait_exponential(multiplier=0.05, max=5.0),
             reraise=True,
         )
-        soon = 0.5 if self._patience <= COMMAND_SECONDS else 3.0  # a busy server is no news in a running job
-        with reported(f"waiting for the Prefect server at {self.address.shown}", after=soon):
+        soon = AFTER if self._patience <= COMMAND_SECONDS else 3.0  # a busy server is no news in a running job
+        with _told(self.address, soon):
             begun = time.monotonic()
             try:
                 return retrying(self._call, method, path, body)
@@ -142,8 +146,7 @@ class PrefectApi:
         return None if answer.status_code == 404 else self._refuse(method, path, answer.status_code)
 
     def _away(self, kind: type[NetworkError], message: str) -> NetworkError:
-        hint = "check that the server runs, and any proxy in between"
-        return kind("prefect-unreachable", message, context=self.address.shown, hint=hint)
+        return kind("prefect-unreachable", message, context=self.address.shown, hint=self.address.remedy)
 
     def _refuse(self, method: str, path: str, status: int) -> None:
         ours = 400 <= status < 500  # a redirect is a proxy that wants a login

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from flows.jobs_dir import check_jobs_dir
 from flows.output import patience
 from flows.prefect.address import QUIET, ApiAddress, configured_api
 from flows.prefect.api import reach
-from flows.shell import about
+from flows.shell import for_server
 from tasks.shared.errors import NetworkError, TerminalError, storage_errors
 from tasks.shared.files.part_file import write_whole
 
@@ -92,7 +93,7 @@ def find(home: Path) -> ApiAddress | None:
     if answers and server.version != version("prefect"):
         raise TerminalError(
             "server-version", f"the local Prefect server has version {server.version}, not {version('prefect')}",
-            context=address.ui, hint=f"stop it, so that another is started: {about('server stop')}",
+            context=address.ui, hint=f"stop it, so that another is started: {for_server('stop', home.parent)}",
         )  # fmt: skip
     return address if answers else None
 
@@ -127,9 +128,11 @@ def wait(home: Path) -> ApiAddress:
         server = known(home)
         lives = server is not None and server.lives()
         if server is None or time.monotonic() > deadline or not (lives or _free(server.port) is None):
+            hint = "free some memory or disk, or name a server of your own with PREFECT_API_URL"
             raise NetworkError(
-                "prefect-server", "the local Prefect server did not start", context=f"its log: {home / 'server.log'}",
-                hint="free some memory or disk, or name a server of your own with PREFECT_API_URL",
+                "prefect-server", f"the local Prefect server {'does not answer' if lives else 'did not start'}",
+                context=f"its log: {home / 'server.log'}",
+                hint=f"stop it, then try again: {for_server('stop', home.parent)}" if lives else hint,
             )  # fmt: skip
         if not lives:
             _begin(home)
@@ -168,9 +171,12 @@ def stop(home: Path) -> bool:
 
 def chosen_api(jobs_dir: Path) -> ApiAddress:
     """Return the API that the user has set up, else that of the local server; it answers. Raises as ``start``."""
-    configured = configured_api()
+    configured, home = configured_api(), home_of(jobs_dir)
     if configured is None:
-        return find(home_of(jobs_dir)) or start(jobs_dir)
+        return find(home) or start(jobs_dir)
+    server = known(home)
+    if server is not None and configured.url == _address(home, server).url:
+        configured = replace(configured, home=home)
     reach(configured)
     return configured
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -70,7 +71,8 @@ def test_a_job_goes_on_while_the_server_is_away_and_is_recorded_when_it_is_back(
     assert found.port == port
     _, err = child.communicate(timeout=120)
     assert child.returncode == 0, err
-    assert "waiting for the Prefect server at" in err
+    start = rf"APP_JOBS_DIR={tmp_path / 'jobs'} \S*sluice server start\n"
+    assert re.search(rf"waiting for the Prefect server at \S+\n  if it does not run, start it: {start}", err), err
     assert "Traceback" not in err
     assert len(fhir.posts()) == TRANSACTIONS
     status = sluice_alone.status(job)

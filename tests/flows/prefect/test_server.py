@@ -168,8 +168,9 @@ def test_a_server_that_hangs_is_not_joined_by_a_second_one(jobs: Path, monkeypat
     pid = known(jobs).pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(NetworkError, match="did not start"):
+        with pytest.raises(NetworkError, match="does not answer") as failed:
             server.start(jobs)
+        assert f"APP_JOBS_DIR={jobs} " in str(failed.value.hint)
         assert known(jobs).pid == pid
     finally:
         os.kill(pid, signal.SIGCONT)
