@@ -21,6 +21,7 @@ from flows.job.lock import JobBusyError
 from flows.job.preflight import as_one_error, preflight
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
+from flows.job.state import JobState
 from flows.prefect import runs
 from flows.prefect.address import configured_api
 from flows.prefect.api import FLOW_NAME, JOB_SECONDS, PrefectApi
@@ -116,7 +117,7 @@ def run(job: RunningJob) -> None:
         elif report.output:
             sources.wrote(job.written(position, tables=step.tables))
     release.at_the_end(job, sent or sources.newest)
-    end(job, "completed", "all steps are complete")
+    end(job, JobState.COMPLETED, "all steps are complete")
 
 
 def prepare(job: RunningJob) -> None:
@@ -127,7 +128,7 @@ def prepare(job: RunningJob) -> None:
         findings = preflight(job.loaded, job.inputs, tell=logger.warning)
         if findings:
             raise as_one_error(findings)
-    job.show("running")
+    job.show()
 
 
 def do(job: RunningJob, step: Step, source: Source | None, corrections: Corrections) -> StepReport:
@@ -143,7 +144,7 @@ def do(job: RunningJob, step: Step, source: Source | None, corrections: Correcti
         if isinstance(done, Exception):
             raise done
         report = job.step_complete(context, done)
-        job.show("running")
+        job.show()
     found = step.gate(context, report) if step.gate is not None else None
     if found is not None:
         raise found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flows.commands.options import Age, config_argument, job_argument, json_option, set_option, yes_option
+from flows.job.state import JobState
 from flows.output import on_terminal, print_json, print_line, write
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
 STOPS = 5
 """The exit code of job report --check when something speaks against a release."""
-
-STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled", "decided")
-"""The states that a job is shown in, as the record has them."""
 
 
 @click.group("job")
@@ -32,7 +30,7 @@ def group() -> None:
 @group.command("list")
 @config_argument
 @json_option
-@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--state", type=click.Choice([one.value for one in JobState]), help="Only jobs in this state.")
 @click.option("--since", type=Age(), metavar="AGE", help="Only jobs requested since then, such as 12h or 7d.")
 @set_option
 def list_(config: str, as_json: bool, state: str | None, since: timedelta | None, overrides: tuple[str, ...]) -> None:
@@ -50,8 +48,9 @@ def list_(config: str, as_json: bool, state: str | None, since: timedelta | None
     records = []
     if has_any_job(loaded):
         with opened(loaded) as session:
-            records = [with_answer(session.api, record) for record in session.jobs(after)]
+            records = [with_answer(session.api, record) for record in session.jobs()]
     records = [record for record in records if state is None or record.state.value == state]
+    records = [one for one in records if after is None or datetime.fromisoformat(str(one.created)) >= after]
     if as_json:
         print_json([row_of(record) for record in records])
     else:

@@ -22,6 +22,7 @@ from flows.output import on_terminal, print_findings, print_json, print_line, wr
 
 if TYPE_CHECKING:
     from config import Finding, LoadedConfig
+    from flows.commands.review import Wanted
     from flows.job.find import Session
     from flows.job.inputs import JobInputs
     from flows.job.record import JobRecord
@@ -120,10 +121,7 @@ def continue_(
     changed since they were shown, the job waits again.
     """
     from flows.commands import review
-    from flows.gate.answers import answer_left, leave_answer
-    from flows.job.find import step_to_repeat
-    from flows.job.record import RecordWriter
-    from flows.session import execute, outcome, taken_up
+    from flows.session import outcome, taken_up
 
     answer = review.of_options(**decision)
     if step is not None and (answer or decision["comment"]):
@@ -133,32 +131,39 @@ def continue_(
     with taken_up(config, job, overrides, extraction) as (session, record, inputs):
         print_line(f"job {record.id}", err=as_json)
         review.refuse_ended(record, answer)
-        if record.done and step is None:
+        if step is not None:
+            wanted = review.to_repeat(record, step, yes=yes, err=as_json)
+        else:
+            wanted = review.to_continue(session.api, record, answer, decision, err=as_json)
+        if wanted is None:
             return outcome(session, record.id, as_json=as_json)
-        position = step_to_repeat(record, step) if step is not None else record.reset
-        waiting = record.undecided if step is None else None
-        if waiting and answer is None and answer_left(session.api, record, waiting.position) is None:
-            answer = review.ask(record, waiting, decision["by"], decision["comment"], err=as_json)
-            if answer is None and record.parked:
-                return outcome(session, record.id, as_json=as_json)
-        said = [] if answer and not answer.approved else _check_rest(session, record, inputs, position)
-        writer = RecordWriter(session.api, record.id)
-        if waiting and answer:
-            leave_answer(writer, waiting.position, answer)
-        elif step is not None and position is not None:
-            name = f"{position}, {record.steps[position - 1].name}"
-            asked = f"Discard the results of step {name}, and of all later steps?"
-            if not yes and not click.confirm(asked, err=as_json):
-                return outcome(session, record.id, as_json=as_json)
-            writer.reset_from(record, position)
-        session.api.change(record.id, parameters=inputs.parameters())
-        if record.has_deployment:
-            session.api.set_state(record.id, "SCHEDULED", name="Continuing")
-            said_so = f"job {record.id}: a worker of its deployment continues it"
-            return _left_to_worker(session, record.id, said_so, as_json=as_json)
-        execute(session, record.id, progress=not no_progress, aside=as_json, said=said)
-        code = outcome(session, record.id, as_json=as_json)
-        return review.REFUSED if answer and review.is_refused(session.job(record.id)) else code
+        return _go_on(session, record, inputs, wanted=wanted, progress=not no_progress, as_json=as_json)
+
+
+def _go_on(
+    session: Session, record: JobRecord, inputs: JobInputs, *, wanted: Wanted, progress: bool, as_json: bool
+) -> int:
+    """Check what is left to do, record what is wanted, and run the job here or hand it to its worker."""
+    from flows.commands import review
+    from flows.job.record import RecordWriter, at
+    from flows.session import execute, outcome
+
+    answer, waiting = wanted.answer, record.undecided
+    rejects = answer is not None and not answer.approved
+    said = [] if rejects else _check_rest(session, record, inputs, wanted.position or record.reset)
+    writer = RecordWriter(session.api, record.id)
+    if wanted.position is not None:
+        writer.reset_from(record, wanted.position)
+    elif waiting and answer:
+        writer.write({at("answer", waiting.position): answer})
+    session.api.change(record.id, parameters=inputs.parameters())
+    if record.has_deployment:
+        session.api.set_state(record.id, "SCHEDULED", name="Continuing")
+        said_so = f"job {record.id}: a worker of its deployment continues it"
+        return _left_to_worker(session, record.id, said_so, as_json=as_json)
+    execute(session, record.id, progress=progress, aside=as_json, said=said)
+    code = outcome(session, record.id, as_json=as_json)
+    return review.REFUSED if answer and review.is_refused(session.job(record.id)) else code
 
 
 @group.command()

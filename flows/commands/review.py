@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
+from flows.gate.answers import answer_left
+from flows.job.find import step_to_repeat
 from flows.job.record import JobRecord, now
 from flows.job.state import JobState
 from flows.job.waiting import Answer, Waiting
 from flows.output import on_terminal, print_line
+from flows.prefect.api import PrefectApi
 from flows.reports.waiting import terminal_text
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.report import LONGEST_TEXT
@@ -30,6 +36,35 @@ def of_options(approve: bool, reject: bool, by: str | None, comment: str) -> Ans
     if len(comment) > LONGEST_TEXT:
         raise click.UsageError(f"--comment is longer than {LONGEST_TEXT:,} characters")
     return answer(approve, by, comment) if approve or reject else None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person wants of a job that goes on: her decision at its wait, or the position from which it repeats."""
+
+    answer: Answer | None = None
+    position: int | None = None
+
+
+def to_repeat(record: JobRecord, step: str, *, yes: bool, err: bool) -> Wanted | None:
+    """Return the step from which a job repeats; ``None`` if a person does not agree. Raises ``InputError``."""
+    position = step_to_repeat(record, step)
+    name = f"{position}, {record.steps[position - 1].name}"
+    agreed = yes or click.confirm(f"Discard the results of step {name}, and of all later steps?", err=err)
+    return Wanted(position=position) if agreed else None
+
+
+def to_continue(
+    api: PrefectApi, record: JobRecord, given: Answer | None, options: Mapping[str, Any], *, err: bool
+) -> Wanted | None:
+    """Return the decision with which a job goes on; ``None`` if it is complete, or waits and gets no decision."""
+    if record.done:
+        return None
+    waiting = record.undecided
+    if given or waiting is None or answer_left(api, record, waiting.position):
+        return Wanted(given)
+    given = ask(record, waiting, options["by"], options["comment"], err=err)
+    return Wanted(given) if given or not record.parked else None
 
 
 def refuse_ended(record: JobRecord, given: Answer | None) -> None:

@@ -1,17 +1,12 @@
-"""Answers at a wait: a command or the form leaves one. Importing this does not import Prefect."""
+"""Answers at a wait, in the record or in the form. Importing this does not import Prefect."""
 
 from __future__ import annotations
 
-from flows.job.record import JobRecord, RecordWriter, at, now
+from flows.job.record import JobRecord, now
 from flows.job.state import JobState
 from flows.job.waiting import Answer
 from flows.prefect.api import PrefectApi
 from flows.prefect.form import form_answer
-
-
-def leave_answer(writer: RecordWriter, position: int, answer: Answer) -> None:
-    """Leave a command's answer at the wait at ``position``, for the flow. The caller holds the job's lock."""
-    writer.write({at("answer", position): answer})
 
 
 def answer_left(api: PrefectApi, record: JobRecord, position: int) -> Answer | None:

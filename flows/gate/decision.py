@@ -1,44 +1,25 @@
-"""Judge an answer at a wait (docs/review.md). Pure: values in, a verdict out."""
+"""Judge an answer at a wait (docs/review.md). Pure: values in, the reason to wait again out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
 from flows.job.waiting import Answer, Decision, Reviewed, Shown
-
-
-class Outcome(StrEnum):
-    """What becomes of a job after an answer."""
-
-    GOES_ON = "goes on"
-    CANCELLED = "cancelled"
-    WAITS = "waits again"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What becomes of the job; if it waits again, the one reason."""
-
-    outcome: Outcome
-    reason: str | None = None
-
 
 NOBODY_DECIDED = "the job was continued without a decision"
 
 
 def judge(
     answer: Answer, shown: Shown, now: Reviewed, changes: Sequence[str] = (), obstacle: str | None = None
-) -> Verdict:
-    """Return what becomes of a job whose reviewer was ``shown`` this, and where it is like that ``now``.
+) -> str | None:
+    """Return why the job waits again after an answer; ``None`` if it is accepted, as every rejection is.
 
-    ``changes`` are the differences of the files, a line each; ``obstacle`` says why nobody can approve them.
+    The reviewer was ``shown`` this, and it is like that ``now``. ``changes`` are the differences of the files, a line
+    each; ``obstacle`` is the reason why nobody can approve them.
     """
     if not answer.approved:
-        return Verdict(Outcome.CANCELLED)
-    reason = difference(shown, now, changes) or obstacle or _without_comment(answer, shown)
-    return Verdict(Outcome.GOES_ON) if reason is None else Verdict(Outcome.WAITS, reason)
+        return None
+    return difference(shown, now, changes) or obstacle or _without_comment(answer, shown)
 
 
 def decided(answer: Answer, now: Reviewed) -> Decision:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from flows.gate import release
 from flows.gate.answers import answer_left
-from flows.gate.decision import NOBODY_DECIDED, Outcome, decided, difference, judge
+from flows.gate.decision import NOBODY_DECIDED, decided, difference, judge
 from flows.gate.reviewed import Covered, destination
 from flows.job.ends import end
 from flows.job.record import at, continue_command, now
@@ -52,16 +52,16 @@ class Waits:
         answer = answer_left(job.api, record, position)
         if answer is None or shown is None:
             self._park(covered, files, NOBODY_DECIDED if position in record.forms else None)
-        verdict = judge(answer, shown, current, self._changes(covered, shown, files), covered.obstacle(files))
-        if verdict.outcome is Outcome.WAITS:
-            self._park(covered, files, verdict.reason)
+        reason = judge(answer, shown, current, self._changes(covered, shown, files), covered.obstacle(files))
+        if reason is not None:
+            self._park(covered, files, reason)
         decision = decided(answer, current)
         job.writer.write({at("decision", position): decision, at("answer", position): None})
         logger.info("step %d wait was %s", position, decision.describe(one_line))
         release.decided(job, position)
-        if verdict.outcome is Outcome.CANCELLED:
+        if not answer.approved:
             error = rejected(decision, job.step_names[position - 1])
-            end(job, "cancelled", error.message, error)
+            end(job, JobState.CANCELLED, error.message, error)
 
     def check(self, position: int, source: Source | None) -> None:
         """Park the job again if the step at ``position`` would read approved data that changed since."""
@@ -127,7 +127,7 @@ class Waits:
         make_directory(covered.directory)
         go_on = continue_command(job.record())
         logger.info("the job waits at step %d for a person's decision; continue with: %s", position, go_on)
-        job.show("waiting")
+        job.show()
         job.presenter.waits(job.record(), waiting)
         runs.park(job.id, state, form_text(job.record(), waiting, None if job.deployed else go_on))
 

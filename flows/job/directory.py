@@ -13,7 +13,7 @@ from uuid import UUID
 
 from flows.job.lock import LOCK
 from tasks import declared
-from tasks.shared.errors import InputError, StorageError, shown, storage_errors
+from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.file_work import records_of
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.log import logger
@@ -28,14 +28,8 @@ class JobDirectory:
 
     @classmethod
     def of(cls, jobs_dir: Path, job_id: str) -> JobDirectory:
-        """Return the directory of a job. Raises ``InputError`` for no UUID, which could lead elsewhere."""
-        try:
-            return cls(jobs_dir.absolute() / str(UUID(job_id)))
-        except ValueError:
-            raise InputError(
-                "job-id", "a job id is a UUID, as printed by pipeline start", context=shown(job_id),
-                hint="see: job list CONFIG",
-            ) from None  # fmt: skip
+        """Return the directory of a job. A text that is no UUID could lead elsewhere: ``ValueError``."""
+        return cls(jobs_dir.absolute() / str(UUID(job_id)))
 
     def create(self) -> None:
         """Make the directory, private to this user. Raises ``StorageError``."""

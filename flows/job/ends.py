@@ -13,11 +13,10 @@ from typing import Final, NoReturn
 
 from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import Pause, TerminationSignal
-from prefect.states import Failed
 
 from config import ConfigError
 from flows.job.inputs import JobInputs, config_error
-from flows.job.record import JobEnd, JobRecord, RecordWriter, Value, at, continue_hint
+from flows.job.record import JobRecord, RecordWriter, Value, at, continue_hint
 from flows.job.running import RunningJob
 from flows.job.state import JobState
 from flows.job.watch import CANCEL, SUSPEND, stop_asked
@@ -33,13 +32,13 @@ from tasks.shared.report import Problem
 LAST_WORDS: Final = 2.0
 """Seconds to record a stop when the process ends without waiting for its threads."""
 
-STATES: Final[dict[JobEnd, tuple[JobState, str, str]]] = {
-    "completed": (JobState.COMPLETED, "COMPLETED", "Completed"),
-    "failed": (JobState.FAILED, "FAILED", "Failed"),
-    "stopped": (JobState.STOPPED, "CRASHED", "Stopped"),
-    "cancelled": (JobState.CANCELLED, "CANCELLED", "Cancelled"),
+TYPES: Final = {
+    JobState.COMPLETED: "COMPLETED",
+    JobState.FAILED: "FAILED",
+    JobState.STOPPED: "CRASHED",
+    JobState.CANCELLED: "CANCELLED",
 }
-"""The state that a job is shown in, and type and name of Prefect's."""
+"""The type of Prefect's state for each end of a job. Its name is that of the job's state."""
 
 
 @contextmanager
@@ -66,38 +65,44 @@ def _stopped(job: RunningJob, reason: str) -> NoReturn:
     with suppress(SluiceError):
         asked = stop_asked(job.api, job.id)
     if CANCEL in (reason, asked):
-        end(job, "cancelled", "cancelled in the Prefect UI")
+        end(job, JobState.CANCELLED, "cancelled in the Prefect UI")
     if reason == SUSPEND and asked is None:
         runs.leave()  # resumed meanwhile: the next process waits for the lock of this one
-    end(job, "stopped", f"stopped by {reason}")
+    end(job, JobState.STOPPED, f"stopped by {reason}")
 
 
 def fail(job: RunningJob, error: SluiceError) -> NoReturn:
     """End the run for an error at the job's current step."""
     logger.error("%s", error.render())
-    end(job, "failed", error.render(), Problem.of(error, step=job.step_name))
+    end(job, JobState.FAILED, error.render(), Problem.of(error, step=job.step_name))
 
 
-def end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None) -> NoReturn:
+def end(job: RunningJob, how: JobState, message: str, error: Problem | None = None) -> NoReturn:
     """End the run with this message, by ``Pause``; ``error`` is why it failed, or was cancelled by a rejection."""
-    go_on = f"; {continue_hint(job.record())}" if how in {"failed", "stopped"} else ""
+    go_on = f"; {continue_hint(job.record())}" if how in {JobState.FAILED, JobState.STOPPED} else ""
     logger.info("the job is %s (%s)%s", how, error.reference if error else message, go_on)
-    shown, kind, name = STATES[how]
-    job.writer.state = shown
+    job.writer.state = how
     changes: dict[str, Value] = {"progress": None, "error": error}
-    if how == "stopped":
+    if how is JobState.STOPPED:
         changes["stopped_by"] = job.stop.reason
     step = job.steps[job.position] if job.position else None
     if step is not None and step.state in {"running", "waiting"}:
-        left = "failed" if how == "failed" else "stopped"
+        left = "failed" if how is JobState.FAILED else "stopped"
         changes[at("step", step.position)] = step.model_copy(update={"state": left})
     try:
         job.writer.write(changes)
     except SluiceError as away:
         logger.error("the end of the job is not recorded: %s", away.message)
-    job.show(how)
-    line = f"{job.step_name}: {message}" if how == "failed" and job.step_name else message
-    runs.end(job.id, State(type=StateType(kind), name=name, message=line), away=job.api.away)
+    job.show()
+    line = f"{job.step_name}: {message}" if how is JobState.FAILED and job.step_name else message
+    _leave(job.api, job.id, how, line)
+
+
+def _leave(api: PrefectApi, job_id: str, how: JobState, message: str) -> NoReturn:
+    """Set the state of the run, if the API is not away, and leave the flow: Prefect then adds nothing of its own."""
+    with suppress(SluiceError):
+        api.set_state(job_id, TYPES[how], name=how.capitalize(), message=message)
+    raise Pause(state=State(type=StateType(TYPES[how]), name=how.capitalize(), message=message))
 
 
 def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -> None:
@@ -106,16 +111,15 @@ def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -
     If it fails, the job is shown as interrupted.
     """
     presenter.close()
-    how: JobEnd = "cancelled" if reason == CANCEL else "stopped"
+    how = JobState.CANCELLED if reason == CANCEL else JobState.STOPPED
     logger.warning("the job is %s (%s); the process ends without waiting for its threads", how, reason)
-    _, kind, name = STATES[how]
     try:
         with PrefectApi(configured_api(), timeout=LAST_WORDS, patience=0) as api:
-            api.set_state(job_id, kind, name=name, message=f"stopped by {reason}")
+            api.set_state(job_id, TYPES[how], name=how.capitalize(), message=f"stopped by {reason}")
     except SluiceError as error:
         logger.error("the stop could not be recorded: %s", error.message)
     record = JobRecord.of({"id": job_id, "parameters": inputs.parameters()}, JobState.STOPPED)
-    presenter.process_ends(f"job {job_id} is {how}" + (f"\n{continue_hint(record)}" if how == "stopped" else ""))
+    presenter.process_ends(f"job {job_id} is {how}" + (f"\n{continue_hint(record)}" if how is JobState.STOPPED else ""))
 
 
 def fail_early(api: PrefectApi, job_id: str, problem: Exception) -> NoReturn:
@@ -125,7 +129,7 @@ def fail_early(api: PrefectApi, job_id: str, problem: Exception) -> NoReturn:
     logger.error("the job is failed: %s", error.render())
     with suppress(SluiceError):
         RecordWriter(api, job_id).write({"error": Problem.of(error)})
-    runs.end(job_id, Failed(message=error.render()), away=api.away)
+    _leave(api, job_id, JobState.FAILED, error.render())
 
 
 @contextmanager

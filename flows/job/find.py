@@ -5,12 +5,12 @@ A job of another jobs directory is refused: its lock is there, and two processes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from config import LoadedConfig
@@ -78,16 +78,13 @@ class Session:
             raise self._unknown(job_id)
         return JobRecord.of(run)
 
-    def runs(self, **which: Any) -> list[Json]:
-        """Return the flow runs of this jobs directory; ``which`` goes to ``PrefectApi.runs``."""
-        return [run for run in self.api.runs(**which) if self._has(run)]
+    def runs(self, states: Sequence[str] = ()) -> list[Json]:
+        """Return the flow runs of this jobs directory; with ``states``, those in states of these types."""
+        return [run for run in self.api.runs(states) if self._has(run)]
 
-    def jobs(self, since: datetime | None = None) -> list[JobRecord]:
-        """Return the jobs of this jobs directory requested ``since`` then (default: all), newest first."""
-        # Prefect's time of a continued job is later than its request, so filter again.
-        found = [JobRecord.of(run) for run in self.runs(after=since)]
-        found = [one for one in found if since is None or datetime.fromisoformat(str(one.created)) >= since]
-        return sorted(found, key=lambda one: one.created or "", reverse=True)
+    def jobs(self) -> list[JobRecord]:
+        """Return the jobs of this jobs directory, newest first."""
+        return sorted(map(JobRecord.of, self.runs()), key=lambda one: one.created or "", reverse=True)
 
     def _has(self, run: Json) -> bool:
         """Return whether a run is a job of this jobs directory, or one of this configuration that never began."""

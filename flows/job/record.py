@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -20,12 +20,9 @@ from flows.job.state import JobState, job_state
 from flows.job.waiting import Answer, Decision, Shown, Waiting
 from flows.prefect.api import Json, Label, PrefectApi
 from flows.shell import command
-from tasks.shared.errors import InputError, TerminalError
+from tasks.shared.errors import InputError
 from tasks.shared.report import Problem, StepReport, StoredModel
 from tasks.shared.step import Handle, HandleStore
-
-JobEnd = Literal["waiting", "completed", "failed", "stopped", "cancelled"]
-"""How a run of a job ends, unless it is killed."""
 
 AT_THE_END: Final = "end"
 """Replaces the position for the release report at the end of the job."""
@@ -200,15 +197,14 @@ class RecordWriter:
         """Return the record as last read, with the writes of this process since."""
         return JobRecord.of(self._run, self.state) if self._run else self.read()
 
-    def write(self, changes: Mapping[str, Value]) -> bool:
-        """Write labels ``job.<name>``; ``None`` clears one. Return ``False`` if the run is gone."""
+    def write(self, changes: Mapping[str, Value], by: PrefectApi | None = None) -> None:
+        """Write labels ``job.<name>``; ``None`` clears one."""
         labels = {f"job.{name}": _label(value) for name, value in changes.items()}
         with self._lock:
-            there = self.api.set_labels(self.job_id, labels)
+            (by or self.api).set_labels(self.job_id, labels)
             self._run = self._run | {"labels": (self._run.get("labels") or {}) | labels}
             if "id" in self._run:
                 self._mirror(JobRecord.of(self._run, self.state))
-        return there
 
     def reset_from(self, record: JobRecord, position: int) -> None:
         """Record that the step at ``position`` and all later ones are to be done anew, in one write.
@@ -234,14 +230,9 @@ class RecordedHandle(HandleStore):
         return self._writer.read().extraction
 
     def save(self, handle: Handle | None) -> None:
-        """Write the handle, or clear it. Raises ``TerminalError`` if the record was removed while the job ran."""
+        """Write the handle, or clear it."""
         url, job_id = (handle.status_url, handle.job_id) if handle else (None, None)
-        there = self._writer.write({"extraction.status_url": url, "extraction.job_id": job_id})
-        if handle and not there:
-            raise TerminalError(
-                "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
-                hint=f"end the extraction that was submitted for it: sluice extraction cancel CONFIG {handle.job_id}",
-            )  # fmt: skip
+        self._writer.write({"extraction.status_url": url, "extraction.job_id": job_id})
 
 
 def at(kind: str, position: int | str) -> str:

@@ -25,9 +25,9 @@ from flows.job.record import (
 from flows.job.state import JobState
 from flows.job.watch import Watch
 from flows.prefect.api import PrefectApi
-from flows.prefect.artifacts import REPORT, Page
-from flows.reports import page as pages
+from flows.prefect.artifacts import REPORT, Page, best_effort
 from flows.reports.job_log import job_log
+from flows.reports.page import page_of
 from flows.reports.status import status_of
 from flows.reports.terminal import Presenter
 from flows.shell import command
@@ -90,9 +90,10 @@ class RunningJob:
         """The record of each step by its position."""
         return {step.position: step for step in self.record().steps}
 
-    def show(self, state: pages.PageState) -> None:
-        """Publish the job's page with the state that it has or is about to have."""
-        pages.publish(self.page, self.record(), state)
+    def show(self) -> None:
+        """Publish the job's page."""
+        with best_effort("the page of the job"):
+            self.page.publish(*page_of(self.record()))
 
     @classmethod
     @contextmanager

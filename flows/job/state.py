@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-
-from flows.prefect.api import Json
+from typing import Any
 
 TAKEN_UP = timedelta(minutes=2)
 """Longest time between a worker taking a run and the run taking its job's lock; then its process is gone."""
@@ -26,9 +26,9 @@ class JobState(StrEnum):
     """A person decided in the Prefect UI, and a command must continue the job: no worker does."""
 
 
-def job_state(run: Json, *, held: bool) -> JobState:
+def job_state(run: Mapping[str, Any], *, held: bool) -> JobState:
     """Return the state of a job as shown; ``held``: a process has its lock."""
-    labels: Json = run.get("labels") or {}
+    labels: Mapping[str, Any] = run.get("labels") or {}
     match run.get("state_type"):
         case "COMPLETED":
             return JobState.COMPLETED
@@ -53,7 +53,7 @@ def job_state(run: Json, *, held: bool) -> JobState:
     return JobState.RUNNING if run.get("state_type") == "RUNNING" else JobState.PENDING
 
 
-def since(run: Json) -> timedelta:
+def since(run: Mapping[str, Any]) -> timedelta:
     """Return how long a run has been in its state."""
     stamp = (run.get("state") or {}).get("timestamp")
     return datetime.now(UTC) - datetime.fromisoformat(str(stamp)) if stamp else timedelta(0)

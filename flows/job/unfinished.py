@@ -27,7 +27,7 @@ CONTINUED = "job.continued"
 
 def cut_off(session: Session) -> list[tuple[Json, JobRecord]]:
     """Return the runs and records of the jobs of this jobs directory that were cut off, newest first."""
-    found = [(run, JobRecord.of(run)) for run in session.runs(states=("RUNNING", "PENDING", "CRASHED"))]
+    found = [(run, JobRecord.of(run)) for run in session.runs(("RUNNING", "PENDING", "CRASHED"))]
     return [(run, one) for run, one in found if one.state is JobState.INTERRUPTED and since(run) > TAKEN_UP]
 
 

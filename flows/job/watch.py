@@ -21,9 +21,8 @@ from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes, human_count, human_rate, human_seconds
 
 SHOW_EVERY: Final = 0.2
-RECORD_EVERY: Final = 2.0
-LOOK_EVERY: Final = 3.0
-"""Seconds between two looks for a cancel in the UI."""
+CALL_EVERY: Final = 2.0
+"""Seconds between two records of the progress, and two looks for a cancel in the UI."""
 
 HURRY: Final = 10.0
 """Seconds that a call of the thread may last."""
@@ -38,6 +37,7 @@ class Watch:
 
     def __init__(self, writer: RecordWriter, stop: Stop, show: Callable[[str, Snapshot], None]) -> None:
         self._writer = writer
+        self._api = writer.api.hurried(HURRY)
         self._stop = stop
         self._show = show
         self._step: tuple[int, str, Meter] | None = None
@@ -67,27 +67,23 @@ class Watch:
             with self._busy:
                 self._step = None
         if self._artifact is not None:
-            with suppress(SluiceError), self._writer.api.hurried(HURRY):
+            with suppress(SluiceError):
                 self._publish(f"Step {position}, {name}: ended", 100)
 
     def _loop(self) -> None:
-        recorded = looked = time.monotonic()
-        with self._writer.api.hurried(HURRY):
-            while not self._end.wait(SHOW_EVERY):
-                now = time.monotonic()
-                try:
-                    if now - recorded >= RECORD_EVERY:
-                        recorded = now
-                        self._record()
-                    if now - looked >= LOOK_EVERY:
-                        looked = now
-                        if (why := stop_asked(self._writer.api, self._writer.job_id)) is not None:
-                            self._stop.request(why)
-                    if (step := self._step) is not None:
-                        _, name, meter = step
-                        self._show(name, meter.snapshot())
-                except (SluiceError, OSError, ValueError) as error:  # Prefect is away, or the terminal is gone
-                    logger.debug("progress is not recorded or shown at the moment: %s", type(error).__name__)
+        called = time.monotonic()
+        while not self._end.wait(SHOW_EVERY):
+            try:
+                if time.monotonic() - called >= CALL_EVERY:
+                    called = time.monotonic()
+                    self._record()
+                    if (why := stop_asked(self._api, self._writer.job_id)) is not None:
+                        self._stop.request(why)
+                if (step := self._step) is not None:
+                    _, name, meter = step
+                    self._show(name, meter.snapshot())
+            except (SluiceError, OSError, ValueError) as error:  # Prefect is away, or the terminal is gone
+                logger.debug("progress is not recorded or shown at the moment: %s", type(error).__name__)
 
     def _record(self) -> None:
         with self._busy:
@@ -97,7 +93,7 @@ class Watch:
             snapshot = meter.snapshot()
             text = describe(snapshot)
             progress = ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
-            self._writer.write({"progress": progress})
+            self._writer.write({"progress": progress}, by=self._api)
             # All input read is not the end: the last answers of a service are still to come.
             percent = min(round(100 * (snapshot.fraction or 0.0)), 99)
             self._publish(f"Step {position}, {name}: {text}", percent)
@@ -107,9 +103,9 @@ class Watch:
         body = {"description": title, "data": percent}
         if self._artifact is None:
             about = {"type": "progress", "flow_run_id": self._writer.job_id}
-            self._artifact = self._writer.api.created("/artifacts/", about | body)
+            self._artifact = self._api.created("/artifacts/", about | body)
         else:
-            self._writer.api.request("PATCH", f"/artifacts/{self._artifact}", body)
+            self._api.request("PATCH", f"/artifacts/{self._artifact}", body)
 
 
 def stop_asked(api: PrefectApi, job_id: str) -> str | None:

@@ -66,15 +66,14 @@ class ApiAddress:
         """True if the API is on this machine."""
         return network.is_loopback(httpx.URL(self.url).host)
 
-    def client(self, timeout: float) -> httpx.Client:
+    def client(self) -> httpx.Client:
         """Return an HTTP client of this API; no proxy is used for one on this machine."""
         verify: ssl.SSLContext | bool = False  # reading all certificates takes 50 ms
         if self.url.startswith("https"):
             verify = ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
         return httpx.Client(
-            base_url=self.url, headers=dict(self.headers), timeout=timeout, verify=verify,
-            trust_env=not self.is_loopback,
-        )  # fmt: skip
+            base_url=self.url, headers=dict(self.headers), verify=verify, trust_env=not self.is_loopback
+        )
 
 
 def basic(auth_string: str) -> str:

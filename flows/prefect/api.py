@@ -5,11 +5,10 @@ They are durable when a call returns. ``import prefect`` alone takes longer than
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
 from typing import Any, Final, Self
 
 import httpx
@@ -78,9 +77,9 @@ class PrefectApi:
         self.address = address
         self.away = False
         """True after the API was away for too long; until it answers, a call is made once."""
-        self._patience = patience
-        self._hurry = threading.local()
-        self._client = address.client(timeout)
+        self.patience = patience
+        self.timeout = timeout
+        self._client = address.client()
 
     def __enter__(self) -> Self:
         return self
@@ -88,14 +87,11 @@ class PrefectApi:
     def __exit__(self, *exc: object) -> None:
         self._client.close()
 
-    @contextmanager
-    def hurried(self, seconds: float) -> Iterator[None]:
-        """Make the calls of this thread once, with a time limit for each phase; a failed call can be made later."""
-        self._hurry.seconds = seconds
-        try:
-            yield
-        finally:
-            self._hurry.seconds = None
+    def hurried(self, seconds: float) -> PrefectApi:
+        """Return this client for calls that can be made later: made once, with a time limit for each phase."""
+        other = copy(self)
+        other.patience, other.timeout = 0, seconds
+        return other
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """Make a call, repeated while the API is away or busy. Return the parsed answer, or ``None`` for 404.
@@ -107,31 +103,29 @@ class PrefectApi:
             NetworkError: the API did not answer, or answered 5xx.
             TerminalError: it refused the call.
         """
-        hurry = getattr(self._hurry, "seconds", None)
-        if hurry is not None or self.away or not self._patience:
-            return self._call(method, path, body, hurry)
+        if self.away or not self.patience:
+            return self._call(method, path, body)
         creates = method == "POST" and not path.endswith(_REPEATABLE)
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(NotTakenError if creates else NetworkError),
-            stop=tenacity.stop_after_delay(self._patience),
+            stop=tenacity.stop_after_delay(self.patience),
             wait=tenacity.wait_exponential(multiplier=0.05, max=5.0),
             reraise=True,
         )
-        soon = AFTER if self._patience <= COMMAND_SECONDS else 3.0  # a busy server is no news in a running job
+        soon = AFTER if self.patience <= COMMAND_SECONDS else 3.0  # a busy server is no news in a running job
         with _told(self.address, soon):
             begun = time.monotonic()
             try:
                 return retrying(self._call, method, path, body)
             except NetworkError:
-                self.away = time.monotonic() - begun >= self._patience
+                self.away = time.monotonic() - begun >= self.patience
                 raise
 
-    def _call(self, method: str, path: str, body: Any, seconds: float | None = None) -> Any:
-        limit = httpx.USE_CLIENT_DEFAULT if seconds is None else httpx.Timeout(seconds)
+    def _call(self, method: str, path: str, body: Any) -> Any:
         begun = time.monotonic()
         url = f"{self.address.url}{path}"
         try:
-            answer = self._client.request(method, path, json=body, timeout=limit)
+            answer = self._client.request(method, path, json=body, timeout=self.timeout)
             found = answer.json() if answer.is_success and answer.content else {}
         except httpx.HTTPError as error:
             log_request(method, url, type(error).__name__, begun)
@@ -169,10 +163,9 @@ class PrefectApi:
         run: Json | None = self.request("GET", f"/flow_runs/{run_id}")
         return run
 
-    def runs(self, *, states: Sequence[str] = (), after: datetime | None = None) -> list[Json]:
-        """Return the runs of jobs, newest first, in states of these types, requested for a time ``after`` this one."""
+    def runs(self, states: Sequence[str] = ()) -> list[Json]:
+        """Return the runs of jobs, newest first; with ``states``, those in states of these types."""
         wanted: Json = {"state": {"type": {"any_": list(states)}}} if states else {}
-        wanted |= {"expected_start_time": {"after_": after.isoformat()}} if after else {}
         body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
         return self.read_all("/flow_runs/filter", body)
 
@@ -190,9 +183,9 @@ class PrefectApi:
         state: Json = {"type": kind, "name": name or kind.capitalize(), "message": message}
         self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": True})
 
-    def set_labels(self, run_id: str, labels: Mapping[str, Label]) -> bool:
-        """Merge ``labels`` into the run's; ``False`` without such a run. An empty text clears one."""
-        return self.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels)) is not None
+    def set_labels(self, run_id: str, labels: Mapping[str, Label]) -> None:
+        """Merge ``labels`` into those of the run, if it exists. An empty text clears one."""
+        self.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels))
 
     def change(self, run_id: str, **fields: Any) -> None:
         """Replace fields of the run: ``name``, ``parameters``."""

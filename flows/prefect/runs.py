@@ -1,4 +1,4 @@
-"""Run the flow: create a flow run, execute it (again), park it at a wait, end it.
+"""Run the flow: create a flow run, execute it (again), park it at a wait.
 
 ``run_flow`` executes a run that exists already. It is Prefect's engine below its documented surface, used here alone.
 A run that ran before is set to Pending first, because the engine would refuse some of its states.
@@ -15,7 +15,7 @@ import httpx
 from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError
+from prefect.exceptions import Pause, PrefectHTTPStatusError
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput, keyset_from_paused_state
 from prefect.runtime import deployment, flow_run
@@ -78,15 +78,8 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
         if run.run_count or run.state is None or not run.state.is_pending():
             client.set_flow_run_state(run.id, Pending(message="continued"), force=True)
             run = client.read_flow_run(run.id)
-        try:
+        with suppress(Pause):
             run_flow(flow, flow_run=run, return_type="state")
-        except Pause:
-            return
-        except Abort as refusal:
-            raise TerminalError(
-                "prefect-abort", f"Prefect does not let this run continue: {refusal}",
-                hint="look at the run in the Prefect UI",
-            ) from None  # fmt: skip
 
 
 def current() -> tuple[str, bool]:
@@ -118,20 +111,6 @@ def park(job_id: str, state: State[Any], description: str) -> NoReturn:
         form = WaitForm.with_initial_data(description=description)
         form.save(keyset_from_paused_state(state), flow_run_id=UUID(job_id))
     raise Pause(state=result.state)
-
-
-def end(job_id: str, state: State[Any], *, away: bool = False) -> NoReturn:
-    """Set the state that a run ends in, and leave the flow: Prefect then adds no prefix, traceback or other state.
-
-    While the API is ``away``, the state stays as it is.
-
-    Raises:
-        prefect.exceptions.Pause: always; the flow must let it through.
-    """
-    if not away:
-        with suppress(NetworkError), translated(), get_client(sync_client=True) as client:
-            state = client.set_flow_run_state(UUID(job_id), state, force=True).state or state
-    raise Pause(state=state)
 
 
 def leave() -> NoReturn:

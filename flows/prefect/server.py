@@ -86,8 +86,8 @@ def find(home: Path) -> ApiAddress | None:
         return None
     address = _address(home, server)
     try:
-        with address.client(ANSWER_SECONDS) as client:
-            answers = client.get("/admin/version").status_code == 200
+        with address.client() as client:
+            answers = client.get("/admin/version", timeout=ANSWER_SECONDS).status_code == 200
     except httpx.HTTPError:
         return None
     if answers and server.version != version("prefect"):

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from flows.job.record import JobEnd, JobRecord, continue_command
-from flows.prefect.artifacts import JOB, Page, best_effort
+from flows.job.record import JobRecord, continue_command
+from flows.job.state import JobState
+from flows.prefect.artifacts import JOB
 from flows.reports.waiting import form_text
 from tasks.shared.markdown import code, literal
 from tasks.shared.report import StepReport
 from tasks.shared.units import human_bytes
-
-PageState = Literal["running"] | JobEnd
 
 DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "out")
 TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 """The columns in two tables, because one is wider than the page."""
 
 
-def publish(page: Page, record: JobRecord, state: PageState) -> None:
-    """Publish the page of a job that is about to be in this state."""
-    with best_effort("the page of the job"):
-        page.publish(f"{JOB}: {state}", text(record, state))
-
-
-def text(record: JobRecord, state: PageState) -> str:
-    """Return the page: state, what the job waits for or what went wrong, the steps, the decisions, and the files."""
+def page_of(record: JobRecord) -> tuple[str, str]:
+    """Return the title of a job's page, and its text: state, what it waits for or what went wrong, steps, and files."""
+    state = record.state
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
-    if state == "waiting" and record.waiting is not None:
+    if state is JobState.WAITING and record.waiting is not None:
         lines += ["## Waiting", "", form_text(record, record.waiting, None), ""]
-    if state in {"failed", "cancelled"} and record.error is not None:
+    if state in {JobState.FAILED, JobState.CANCELLED} and record.error is not None:
         error = record.error
         where = f"step {literal(error.step)}" if error.step else "preparation"
         lines += ["## Error", "", f"{code(error.reference)} in {where}: {literal(error.message)}", ""]
         lines += [f"{literal(said)}\n" for said in (error.context, error.hint) if said]
-    if state in {"waiting", "failed", "stopped"}:
-        verb = "Decide" if state == "waiting" else "Continue"
+    if state in {JobState.WAITING, JobState.FAILED, JobState.STOPPED}:
+        verb = "Decide" if state is JobState.WAITING else "Continue"
         lines += [f"{verb} on its machine with {code(continue_command(record))}", ""]
     cells = [step.cells() for step in record.steps]
     lines += ["## Steps", "", _table(DATA, [[row[name] for name in DATA] for row in cells]), ""]
@@ -49,7 +43,7 @@ def text(record: JobRecord, state: PageState) -> str:
         lines += ["## Decisions", ""]
     for position, decision in sorted(record.decisions.items()):
         lines += [f"Step {position} (wait) was {decision.describe(literal)}", ""]
-    return "\n".join([*lines, *_places(record)]) + "\n"
+    return f"{JOB}: {state}", "\n".join([*lines, *_places(record)]) + "\n"
 
 
 def _details(step: StepReport) -> list[str]:

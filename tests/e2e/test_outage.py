@@ -121,7 +121,7 @@ def test_a_hundred_label_writes_beside_finishing_tasks_do_not_fail(prefect_api: 
         with PrefectApi(address_of(prefect_api)) as api:
             for number in range(100):
                 try:
-                    assert api.set_labels(run, {"job.progress": str(number)})
+                    api.set_labels(run, {"job.progress": str(number)})
                 except Exception as error:
                     failed.append(error)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from config import PipelineConfig
-from flows.gate.decision import Outcome, Verdict, judge
+from flows.gate.decision import judge
 from flows.gate.reviewed import destination
 from flows.job.waiting import Answer, Reviewed, Shown
 
@@ -16,11 +16,6 @@ SHOWN = Shown(files="f1", destination=BUCKET, page="report.html")
 STOPS = SHOWN.model_copy(update={"stops": 3})
 FAILED = SHOWN.model_copy(update={"page": None, "failed": "the disk is full"})
 SAME = Reviewed(files="f1", destination=BUCKET)
-GOES_ON, CANCELLED = Verdict(Outcome.GOES_ON), Verdict(Outcome.CANCELLED)
-
-
-def waits(reason: str) -> Verdict:
-    return Verdict(Outcome.WAITS, reason)
 
 
 def yes(comment: str = "") -> Answer:
@@ -31,32 +26,32 @@ NO = Answer(approved=False, by="Bo", when="now")
 
 
 @pytest.mark.parametrize(
-    ("answer", "shown", "now", "verdict"),
+    ("answer", "shown", "now", "reason"),
     [
-        (yes(), SHOWN, SAME, GOES_ON),
-        (NO, SHOWN, SAME, CANCELLED),
-        (NO, STOPS, Reviewed(files="f2"), CANCELLED),
-        (yes("why"), STOPS, SAME, GOES_ON),
-        (yes("why"), FAILED, SAME, GOES_ON),
-        (yes(), STOPS, SAME, waits("the release report has stops (3), and the approval has no comment")),
-        (yes(" \n"), STOPS, SAME, waits("the release report has stops (3), and the approval has no comment")),
-        (yes(), FAILED, SAME, waits("the release report could not be made, and the approval has no comment")),
+        (yes(), SHOWN, SAME, None),
+        (NO, SHOWN, SAME, None),
+        (NO, STOPS, Reviewed(files="f2"), None),
+        (yes("why"), STOPS, SAME, None),
+        (yes("why"), FAILED, SAME, None),
+        (yes(), STOPS, SAME, "the release report has stops (3), and the approval has no comment"),
+        (yes(" \n"), STOPS, SAME, "the release report has stops (3), and the approval has no comment"),
+        (yes(), FAILED, SAME, "the release report could not be made, and the approval has no comment"),
         (
             yes("why"), SHOWN, Reviewed(files="f2", destination=BUCKET),
-            waits("the files are not those that were shown: changed: import/a.ndjson"),
+            "the files are not those that were shown: changed: import/a.ndjson",
         ),
         (
             yes("why"), SHOWN, Reviewed(files="f1", destination=BUCKET | {"bucket": "other", "prefix": "x"}),
-            waits("the destination is not the one that was shown: bucket study → other, prefix none → x"),
+            "the destination is not the one that was shown: bucket study → other, prefix none → x",
         ),
         (
             yes(), Shown(), SAME,
-            waits("the files are not those that were shown: changed: import/a.ndjson"),
+            "the files are not those that were shown: changed: import/a.ndjson",
         ),
     ],
 )  # fmt: skip
-def test_an_answer_is_judged_by_what_was_shown(answer: Answer, shown: Shown, now: Reviewed, verdict: Verdict) -> None:
-    assert judge(answer, shown, now, ["changed: import/a.ndjson"]) == verdict
+def test_an_answer_is_judged_by_what_was_shown(answer: Answer, shown: Shown, now: Reviewed, reason: str | None) -> None:
+    assert judge(answer, shown, now, ["changed: import/a.ndjson"]) == reason
 
 
 S3 = {"bucket": "study", "secret_access_key": "secret", "endpoint": "https://store.example/x", "prefix": "a/b"}

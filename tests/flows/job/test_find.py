@@ -35,7 +35,7 @@ def session(tmp_path: Path) -> Session:
         run(ELSEWHERE, "2026-01-04T00:00:00Z", tmp_path / "others"),
     ]  # fmt: skip
     by_id = {one["id"]: one for one in runs}
-    api = SimpleNamespace(runs=lambda **_: runs, read_run=by_id.get)
+    api = SimpleNamespace(runs=lambda *_: runs, read_run=by_id.get)
     return Session(load_config(tmp_path / "c.yaml"), cast("PrefectApi", api))
 
 

@@ -27,7 +27,7 @@ class OneRun:
         self.seen_first, self.run = run, run | later
         self.state: dict[str, Any] = {}
 
-    def runs(self, *, states: tuple[str, ...]) -> list[dict[str, Any]]:
+    def runs(self, states: tuple[str, ...]) -> list[dict[str, Any]]:
         return [self.seen_first] if self.seen_first["state_type"] in states else []
 
     def read_run(self, _: str) -> dict[str, Any]:

@@ -29,11 +29,11 @@ def test_the_progress_of_each_step_is_shown_recorded_and_one_artifact(
     prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.job.watch.SHOW_EVERY", 0.01)
-    monkeypatch.setattr("flows.job.watch.RECORD_EVERY", 0.02)
+    monkeypatch.setattr("flows.job.watch.CALL_EVERY", 0.02)
     shown: list[str] = []
     written: list[Any] = []
     writer = RecordWriter(prefect.api, JOB)
-    monkeypatch.setattr(writer, "write", lambda changes: written.append(changes["progress"]))
+    monkeypatch.setattr(writer, "write", lambda changes, by: written.append(changes["progress"]))
     watch = Watch(writer, Stop(), lambda name, _: shown.append(name))
     meter = Meter()
     meter.expect(files=4, bytes=4)
@@ -56,7 +56,7 @@ def test_a_cancel_or_suspend_in_the_ui_stops_the_run(
     prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch, kind: str, reason: str
 ) -> None:
     monkeypatch.setattr("flows.job.watch.SHOW_EVERY", 0.01)
-    monkeypatch.setattr("flows.job.watch.LOOK_EVERY", 0.02)
+    monkeypatch.setattr("flows.job.watch.CALL_EVERY", 0.02)
     stop = Stop()
     with Watch(RecordWriter(prefect.api, JOB), stop, lambda *_: None).running():
         assert not stop.requested

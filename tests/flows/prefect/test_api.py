@@ -20,7 +20,8 @@ Call = Callable[[PrefectApi], object]
 
 
 def label(api: PrefectApi) -> object:
-    return api.set_labels("r", {"job.x": "y"})
+    api.set_labels("r", {"job.x": "y"})
+    return None
 
 
 def create(api: PrefectApi) -> object:
@@ -40,14 +41,14 @@ def calls(replies: list[Reply], call: Call, *, patience: float = 20.0) -> tuple[
 def test_a_busy_server_is_asked_again_after_some_milliseconds(call: Call) -> None:
     began = time.monotonic()
     done, requests = calls([BUSY, BUSY, GOOD], call)
-    assert done in (True, "1")
+    assert done in (None, "1")
     assert requests == 3
     assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize("failure", [AWAY, PAGE, LOGIN], ids=["500", "a page of a proxy", "a login"])
 def test_what_may_have_been_created_is_not_created_twice(failure: Reply) -> None:
-    assert calls([failure, GOOD], label) == (True, 2)
+    assert calls([failure, GOOD], label) == (None, 2)
     error, requests = calls([failure, GOOD], create)
     assert isinstance(error, NetworkError)
     assert requests == 1
@@ -76,10 +77,6 @@ def test_after_an_api_was_away_for_too_long_nothing_waits_for_it_again() -> None
 
 
 def test_a_hurried_call_is_made_once() -> None:
-    def hurried(api: PrefectApi) -> object:
-        with api.hurried(1.0):
-            return label(api)
-
-    error, requests = calls([BUSY, GOOD], hurried)
+    error, requests = calls([BUSY, GOOD], lambda api: label(api.hurried(1.0)))
     assert isinstance(error, NetworkError)
     assert requests == 1

@@ -87,7 +87,7 @@ def test_it_answers_on_loopback_to_those_with_the_password_only(jobs: Path) -> N
     for url, answers in (("flows/count", 401), ("health", 200)):
         method = "GET" if url == "health" else "POST"
         assert httpx.request(method, f"{address.url}/{url}", trust_env=False).status_code == answers
-    with address.client(60) as client:
+    with address.client() as client:
         assert client.post("/flows/count", json={}).status_code == 200
     with pytest.raises(OSError, match="refused"), socket.create_connection((outside(), known(jobs).port), timeout=2):
         pass

@@ -8,7 +8,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 
 from flows.job.waiting import Decision
-from flows.reports.page import text
+from flows.reports.page import page_of
 from flows.reports.waiting import form_text
 from tasks.shared.report import StepReport
 from tests.flows.reports.test_status import ERROR, JOB, SHOWN, STEPS, WAITING, record
@@ -25,7 +25,7 @@ def tags(markdown: str) -> set[str]:
 
 
 def page(state: Any, **more: Any) -> str:
-    return text(record(state, **more), state)
+    return page_of(record(state, **more))[1]
 
 
 def test_the_page_says_what_went_wrong_and_how_to_go_on() -> None:
