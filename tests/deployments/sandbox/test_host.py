@@ -72,6 +72,7 @@ def test_it_serves_all_services_on_one_port_and_ends_with_0_on_a_signal(begin: B
 def test_its_configuration_is_complete(begin: Begin, tmp_path: Path) -> None:
     data = tmp_path / 'Daten ${HOME} $x "ü": #1'
     data.mkdir()
+    (data / "p.ndjson").write_text('{"resourceType":"Patient","id":"p"}\n')
     path, urls = announced(begin("--data", str(data), "--state", str(tmp_path / "state")))
     assert path == tmp_path / "state" / "sandbox.yaml"
     assert str(DEMO_CRTDL) in path.read_text(encoding="utf-8")
@@ -106,6 +107,7 @@ def test_settings_and_state_reach_the_services(begin: Begin, tmp_path: Path) -> 
         (["--set", "batchsize=0"], ">= 1"),
         (["--data", "no/such/directory"], "does not exist"),
         (["--data", str(DATA.parent)], "bad.ndjson:2, bad.ndjson:3"),
+        (["--data", "docs"], "has no file whose name ends in .ndjson"),
         (["--state", "{place}"], "cannot be used"),
     ],
 )
