@@ -33,38 +33,23 @@ from deployments.sandbox.extraction.jobs import (
 )
 from deployments.sandbox.service import FhirProblem, log_place
 
-_IDLE = 1.0
+_IDLE = 0.2
+"""Seconds between two looks for a unit whose retry is due."""
 
 
 class Aborted(Exception):  # noqa: N818 - somebody asked for it
     """The unit was stopped because its job was cancelled or deleted, or the server ends."""
 
 
-class UnitControl:
-    """Controls a running unit."""
+class UnitControl(threading.Event):
+    """Controls a running unit: set, it asks the unit to stop."""
 
-    def __init__(self) -> None:
-        self._aborted = threading.Event()
-        self.stage: Stage | None = None
-        """Current stage of a batch; None before the first."""
+    stage: Stage | None = None
+    """Current stage of a batch; None before the first."""
 
-    def abort(self) -> None:
-        """Ask the unit to stop."""
-        self._aborted.set()
-
-    @property
-    def is_aborted(self) -> bool:
-        """Return whether the unit was asked to stop."""
-        return self._aborted.is_set()
-
-    def check(self) -> None:
-        """Raise ``Aborted`` if the unit was asked to stop."""
-        if self._aborted.is_set():
-            raise Aborted
-
-    def wait(self, seconds: float) -> None:
-        """Wait for ``seconds``. Raises ``Aborted`` as soon as the unit is asked to stop."""
-        if self._aborted.wait(seconds):
+    def check(self, seconds: float = 0.0) -> None:
+        """Raise ``Aborted`` if the unit was asked to stop, or is within ``seconds``."""
+        if self.wait(seconds):
             raise Aborted
 
 
@@ -86,7 +71,7 @@ class ExtractionOptions:
     """Data and behaviour of an extraction server."""
 
     data: Path = DATA
-    """Directory of FHIR NDJSON, plain or zstd; one resource per line, or Bundles."""
+    """Directory of FHIR NDJSON; one resource per line, or Bundles of them."""
     state: Path | None = None
     """Directory for jobs and results; None: a temporary one, deleted at the end."""
     batchsize: int = 500
@@ -103,7 +88,7 @@ class ExtractionOptions:
     """Form of the URLs of files in the manifest; ``host`` leaves out the scheme."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     """Clock for ages, consents and the times of jobs."""
-    wait: Callable[[UnitControl, float], None] = UnitControl.wait
+    wait: Callable[[UnitControl, float], None] = UnitControl.check
     """Function that waits for the parts of ``batch_delay``; a test can hold a unit there."""
 
 
@@ -118,7 +103,6 @@ class JobEngine:
         self._jobs: dict[str, Job] = {}
         self._running: dict[tuple[str, str], UnitControl] = {}
         self._retry_at: dict[str, float] = {}
-        self._deleting: set[str] = set()
         self._stopping = False
 
     @contextmanager
@@ -135,7 +119,7 @@ class JobEngine:
             with self._changed:
                 self._stopping = True
                 for control in self._running.values():
-                    control.abort()
+                    control.set()
                 self._changed.notify_all()
             for thread in threads:
                 thread.join()
@@ -170,7 +154,7 @@ class JobEngine:
             return {
                 unit: control.stage
                 for unit, control in controls
-                if control.stage is not None and not control.is_aborted and unit not in ("cohort", "core")
+                if control.stage is not None and not control.is_set() and unit not in ("cohort", "core")
             }
 
     def pause(self, identity: str) -> Job:
@@ -212,18 +196,16 @@ class JobEngine:
         Raises ``FhirProblem`` 404, and ``OSError`` if the results cannot be removed; the job then stays.
         """
         with self._changed:
-            self._need(identity)
-            self._deleting.add(identity)
+            removed = self._need(identity)
+            del self._jobs[identity]
             self._abort(identity)
+            while any(job == identity for job, _ in self._running):
+                self._changed.wait()
             try:
-                while any(job == identity for job, _ in self._running):
-                    self._changed.wait()
-                self._need(identity)
                 self._store.delete(identity)
-                del self._jobs[identity]
-            finally:
-                self._deleting.discard(identity)
-                self._changed.notify_all()
+            except OSError:
+                self._jobs[identity] = removed
+                raise
 
     def _need(self, identity: str) -> Job:
         if identity not in self._jobs:
@@ -233,7 +215,7 @@ class JobEngine:
     def _abort(self, identity: str, but: UnitControl | None = None) -> None:
         for (job, _), control in self._running.items():
             if job == identity and control is not but:
-                control.abort()
+                control.set()
 
     def _save(self, job: Job, **changes: Any) -> Job:
         """Write a change of a job, then publish it."""
@@ -270,13 +252,12 @@ class JobEngine:
                 claim = self._claim()
                 if claim is not None:
                     return claim
-                left = min(self._retry_at.values(), default=time.monotonic() + _IDLE) - time.monotonic()
-                self._changed.wait(max(0.01, min(_IDLE, left)))
+                self._changed.wait(_IDLE)
         return None
 
     def _claim(self) -> tuple[Job, Unit, UnitControl] | None:
         """Take the next unit: HIGH jobs before NORMAL ones, then older jobs first."""
-        waiting = [job for job in self._jobs.values() if not job.status.is_final and job.id not in self._deleting]
+        waiting = [job for job in self._jobs.values() if not job.status.is_final]
         for job in sorted(waiting, key=lambda job: (job.priority is not JobPriority.HIGH, job.created_at)):
             unit = self._next_unit(job)
             if unit is not None:
@@ -343,7 +324,7 @@ class JobEngine:
         self, claimed: Job, unit: Unit, control: UnitControl, reason: str, diagnostics: str, *, retry: bool
     ) -> None:
         with self._changed:
-            if control.is_aborted or claimed.id not in self._jobs:
+            if control.is_set() or claimed.id not in self._jobs:
                 return
             job = self._jobs[claimed.id]
             attempts = job.unit(unit.id).attempts + 1
