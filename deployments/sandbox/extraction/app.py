@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import tempfile
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from starlette.responses import FileResponse, Response
 
 from deployments.sandbox.child import SandboxStartError
@@ -34,7 +34,6 @@ from deployments.sandbox.service import (
     SandboxService,
     capability_statement,
     json_answer,
-    quoted,
 )
 
 MAX_BODY: Final = 2 * 1024 * 1024
@@ -43,6 +42,17 @@ _FILE: Final = re.compile(
     r"|reports/(?:job-summary\.json|resource-exclusions\.csv|patient-exclusions\.csv)"
 )
 _TYPES: Final = {".ndjson": "application/fhir+ndjson", ".csv": "text/csv", ".json": "application/json"}
+
+
+class _Parameter(msgspec.Struct, rename="camel"):
+    name: Literal["crtdl", "patient"]
+    value_base64_binary: bytes | None = None
+    value_string: str | None = None
+
+
+class _Parameters(msgspec.Struct, rename="camel"):
+    resource_type: Literal["Parameters"]
+    parameter: tuple[_Parameter, ...] = ()
 
 
 class _ExtractionServer:
@@ -168,31 +178,19 @@ class _ExtractionServer:
 
 
 def _read_kickoff(call: Call) -> tuple[bytes, tuple[str, ...]]:
-    """Return the CRTDL and the listed patients. Raises ``FhirProblem`` 400 with all errors in the query."""
+    """Return the CRTDL and the listed patients. Raises ``FhirProblem`` 400."""
     try:
-        document = call.document() if call.body.strip() else None
-    except FhirProblem:
-        raise refused("the body is not JSON") from None
-    if not isinstance(document, dict) or document.get("resourceType") != "Parameters":
-        raise refused("the body is empty" if document is None else "the body is not a Parameters resource")
-    entries = document.get("parameter") or []
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise refused("parameter is not a list of objects")
-    for entry in entries:
-        if entry.get("name") not in ("crtdl", "patient"):
-            raise refused(f"the parameter {quoted(entry.get('name'))} is unknown; known are crtdl and patient")
-    given = [entry.get("valueBase64Binary") for entry in entries if entry["name"] == "crtdl"]
-    patients = [entry.get("valueString") for entry in entries if entry["name"] == "patient"]
-    if len(given) != 1 or not isinstance(given[0], str):
-        raise refused(f"exactly one crtdl parameter with a valueBase64Binary is required, {len(given)} found")
-    if not all(isinstance(patient, str) and ID.fullmatch(patient) for patient in patients):
+        given = msgspec.json.decode(call.body, type=_Parameters).parameter
+    except (ValueError, RecursionError) as error:
+        raise refused(f"the body is no Parameters resource: {error}") from None
+    queries = [each.value_base64_binary for each in given if each.name == "crtdl"]
+    patients = {each.value_string or "" for each in given if each.name == "patient"}
+    if len(queries) != 1 or queries[0] is None:
+        raise refused(f"exactly one crtdl parameter with a valueBase64Binary is required, {len(queries)} found")
+    if not all(ID.fullmatch(patient) for patient in patients):
         raise refused("a patient parameter needs a valueString with the id of a Patient")
-    try:
-        crtdl = base64.b64decode("".join(given[0].split()), validate=True)
-    except ValueError:
-        raise refused("the parameter crtdl is not Base64") from None
-    read_query(crtdl)
-    return crtdl, tuple(sorted(set(patients)))
+    read_query(queries[0])
+    return queries[0], tuple(sorted(patients))
 
 
 def _status_url(call: Call, job: Job) -> str:

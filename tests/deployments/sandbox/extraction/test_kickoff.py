@@ -57,17 +57,21 @@ def body(*entries: Any) -> bytes:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"", "the body is empty"),
-        (b"{", "not JSON"),
-        (b'{"resourceType":"Bundle"}', "not a Parameters"),
-        (b'{"resourceType":"Parameters","parameter":{"name":"x"}}', "parameter is not a list"),
+        (b"", "the body is no Parameters resource"),
+        (b"{", "the body is no Parameters resource"),
+        (b'{"resourceType":"Bundle"}', "$.resourceType"),
+        (
+            b'{"resourceType":"Parameters","parameter":{"name":"x"}}',
+            "Expected `array`, got `object`",
+        ),
         (body(), "0 found"),
         (body(GOOD, GOOD), "2 found"),
         (body({"name": "crtdl", "valueString": CRTDL}), "with a valueBase64Binary"),
-        (body({"name": "crtdl", "valueBase64Binary": "no base64!"}), "not Base64"),
+        (body({"name": "crtdl", "valueBase64Binary": "no base64!"}), "Invalid base64"),
         (body({"name": "crtdl", "valueBase64Binary": base64.b64encode(b"{}").decode()}), "cannot be read"),
-        (body(GOOD, {"name": "since", "valueDate": "2025-01-01"}), "the parameter since is unknown"),
+        (body(GOOD, {"name": "since", "valueDate": "2025-01-01"}), "'since' - at `$.parameter[1].name`"),
         (body(GOOD, {"name": "patient", "valueString": "Patient/1"}), "patient parameter needs a valueString"),
+        (body(GOOD, {"name": "patient"}), "patient parameter needs a valueString"),
     ],
 )
 def test_what_cannot_be_read_is_400_with_a_fatal_invalid_issue(
