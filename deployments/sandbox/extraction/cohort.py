@@ -5,7 +5,7 @@ A patient meets a criterion if one resource meets all parts of the criterion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -31,11 +31,10 @@ _ADMINISTRATIVE_GENDER: Final = "http://hl7.org/fhir/administrative-gender"
 
 @dataclass(frozen=True)
 class CohortQuery:
-    """Evaluates cohorts. ``check`` is called often and may raise to stop the evaluation."""
+    """Evaluates cohorts as of a day."""
 
     data: DataSet
     today: date
-    check: Callable[[], None] = lambda: None
 
     def patients(self, cohort: Cohort) -> list[str]:
         """Return the ids of the patients, sorted."""
@@ -52,7 +51,6 @@ class CohortQuery:
         kind = criterion.known_context.type
         meets = self._person_meets if kind == PATIENT else self._meets
         for resource in self.data.of_type(kind):
-            self.check()
             if not met.issuperset(resource.owners) and meets(resource, criterion):
                 met.update(resource.owners)
         return met

@@ -47,10 +47,9 @@ class UnitRecord(msgspec.Struct):
     """What is kept of a batch or of the core pass beside its file. Groups are named by their labels."""
 
     unit: str
-    written: bool = False
     nobody_consents: bool = False
     wanted: list[Pair] = []
-    """Resources of the core file to which the batch's patients refer."""
+    """Pairs of the core file to which the batch's patients refer, also those that turn out not to fit."""
     final_patients: int = 0
     included: dict[str, int] = {}
     timings: dict[str, int] = {}

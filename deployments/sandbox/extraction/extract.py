@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -22,120 +22,77 @@ from deployments.sandbox.extraction.selection import Selection, Selector
 from deployments.sandbox.extraction.tree import Node
 from deployments.sandbox.extraction.vocabulary import PATIENT, is_patients
 
-T = TypeVar("T")
 CORE: Final = "core"
 _SYSTEMS: Final = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/"
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Source of a Bundle, as given in its Provenances."""
-
-    job: str
-    started: datetime
-    recorded: datetime
-
-    def provenance(self, bundle: str, group: str, keys: Sequence[str]) -> Node:
-        """Return the Provenance of one attribute group in one Bundle.
-
-        Its id is derived from job, Bundle and group, so that Provenances of two Bundles never overwrite each other in
-        a FHIR server.
-        """
-        return {
-            "resourceType": "Provenance",
-            "id": f"prov-{uuid.uuid5(uuid.UUID(self.job), f'{bundle}|{group}')}",
-            "target": [{"reference": key} for key in keys],
-            "recorded": _second(self.recorded),
-            "occurredPeriod": {"start": _second(self.started)},
-            "agent": [{"who": {"identifier": {"system": f"{_SYSTEMS}program", "value": "sandbox"}}}],
-            "entity": [_source("attribute_group", group), _source("extraction_id", self.job)],
-        }
-
-
-def _source(system: str, value: str) -> Node:
-    return {"role": "source", "what": {"identifier": {"system": _SYSTEMS + system, "value": value}}}
-
-
-def _second(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-@dataclass(frozen=True)
-class UnitResult:
-    """The lines of a unit's result file and of its consent audit file, and what is recorded of it."""
-
-    record: UnitRecord
-    lines: list[bytes]
-    audit: list[bytes]
-
-
 @dataclass
 class Extraction:
-    """One unit of a job: a batch, or the core pass. ``enter`` is called at the start of a stage, ``check`` often; both
-    may raise to stop it."""
+    """One unit of a job, a batch or the core pass; times are those of the job's and the unit's start.
+
+    ``enter`` is called at the start of a stage and may raise to stop it. ``record`` and the lines of the consent audit,
+    ``audit``, are complete at the end.
+    """
 
     query: Query
     data: DataSet
-    origin: Origin
-    today: date
+    job: str
     unit: str
+    times: tuple[datetime, datetime]
+    today: date
     enter: Callable[[Stage], None]
-    check: Callable[[], None]
     _trees: dict[tuple[str, ...], ElementTree] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.record = UnitRecord(self.unit)
-        self._audit: list[bytes] = []
+        self.audit: list[bytes] = []
 
-    def batch(self, patients: Sequence[str]) -> UnitResult:
-        """Extract some patients; the batch ends early if a stage excludes all of them."""
+    def batch(self, patients: Sequence[str]) -> list[bytes]:
+        """Return the lines of some patients; the batch ends early if nobody consents."""
         selector = Selector(self.query, self.data, self.record)
         with self._stage(Stage.CONSENT_FETCH):
             allowed = self._consenting(patients)
         if not allowed:
             self.record.nobody_consents = bool(patients)
-            return UnitResult(self.record, [], self._audit)
+            return []
         with self._stage(Stage.DIRECT_LOAD):
             selections = self._loaded(selector, allowed)
         with self._stage(Stage.REFERENCE_RESOLVE):
-            for selection in self._checked(selections.values()):
+            for selection in selections.values():
                 selection.expand()
         with self._stage(Stage.CASCADING_DELETE):
-            for patient, selection in self._checked([*selections.items()]):
+            for patient, selection in [*selections.items()]:
                 selection.prune()
-                if selection.lacks_alive():
+                if selection.lacks_required():
                     self.record.patients.append((Stage.CASCADING_DELETE, patient))
                     del selections[patient]
         with self._stage(Stage.COPY_REDACT):
-            lines = [self._patient_line(*each) for each in self._checked(selections.items())]
-        shared = {pair for each in selections.values() for pair in each.alive if not is_patients(_kind(pair))}
-        self.record.wanted = sorted(shared)
+            lines = [self._patient_line(*each) for each in selections.items()]
+        reached = {pair for each in selections.values() for pair in each.alive | each.failed}
+        self.record.wanted = sorted(pair for pair in reached if not is_patients(pair[0].partition("/")[0]))
         self.record.final_patients = len(selections)
-        self.record.written = bool(lines)
-        return UnitResult(self.record, lines, self._audit)
+        return lines
 
-    def core(self, roots: Iterable[Pair]) -> UnitResult:
-        """Extract resources of no patient: those that groups select directly, and ``roots``."""
-        selector = Selector(self.query, self.data, self.record, is_core=True)
-        selection = Selection(selector, None)
+    def core(self, roots: Iterable[Pair]) -> list[bytes]:
+        """Return the line with resources of no patient: those that groups select directly, and ``roots``."""
         with self._stage(Stage.DIRECT_LOAD):
-            groups = selector.direct[False]
-            for kind in sorted({group.type for group in groups}):
-                for resource in self._checked(self.data.of_type(kind)):
-                    selection.add(resource, groups)
-            for key, group in roots:
-                found = self.data.find(key)
-                if found is not None:
-                    selection.add(found, [selector.by_id[group]])
-        with self._stage(Stage.REFERENCE_RESOLVE):
-            selection.expand()
-        with self._stage(Stage.CASCADING_DELETE):
-            selection.prune()
+            selection = self._core_selection(Selector(self.query, self.data, self.record, is_core=True), roots)
         groups_of = selection.groups_of(of_patients=False)
         with self._stage(Stage.COPY_REDACT):
-            lines = [self._line(CORE, selection, groups_of, groups_of.__contains__)] if groups_of else []
-        self.record.written = bool(lines)
-        return UnitResult(self.record, lines, [])
+            return [self._line(CORE, selection, groups_of, groups_of.__contains__)] if groups_of else []
+
+    def _core_selection(self, selector: Selector, roots: Iterable[Pair] = ()) -> Selection:
+        selection, groups = Selection(selector, None), selector.direct[False]
+        for kind in sorted({group.type for group in groups}):
+            for resource in self.data.of_type(kind):
+                selection.add(resource, groups)
+        for key, group in roots:
+            found = self.data.find(key)
+            if found is not None:
+                selection.add(found, [selector.by_id[group]])
+        selection.expand()
+        selection.prune()
+        return selection
 
     @contextmanager
     def _stage(self, stage: Stage) -> Iterator[None]:
@@ -144,20 +101,15 @@ class Extraction:
         yield
         self.record.timings[stage] = time.perf_counter_ns() - start
 
-    def _checked(self, items: Iterable[T]) -> Iterator[T]:
-        for item in items:
-            self.check()
-            yield item
-
     def _consenting(self, patients: Sequence[str]) -> dict[str, Permission | None]:
         """Return the permitted days of each consenting patient; None: all days."""
         if not self.query.needs_consent:
             return dict.fromkeys(patients)
         allowed: dict[str, Permission | None] = {}
-        for patient in self._checked(patients):
+        for patient in patients:
             nodes = [resource.node() for resource in self.data.of_patient(patient, AUDITED)]
             if nodes:
-                self._audit.append(msgspec.json.encode(audit(patient, nodes)))
+                self.audit.append(msgspec.json.encode(audit(patient, nodes)))
             permission = decide(nodes, self.today)
             if permission is None:
                 self.record.patients.append(("CONSENT", patient))
@@ -169,11 +121,11 @@ class Extraction:
         groups = selector.direct[True]
         kinds = {group.type for group in groups} | {PATIENT}
         selections: dict[str, Selection] = {}
-        for patient, permission in self._checked(allowed.items()):
+        for patient, permission in allowed.items():
             selection = Selection(selector, patient, permission)
             for resource in self.data.of_patient(patient, kinds):
                 selection.add(resource, groups)
-            if selection.lacks_direct():
+            if selection.lacks_required():
                 self.record.patients.append((Stage.DIRECT_LOAD, patient))
             else:
                 selections[patient] = selection
@@ -187,14 +139,7 @@ class Extraction:
     @cached_property
     def _core_keys(self) -> set[str]:
         """``Type/id`` of what groups put into the core file directly, whatever patients refer to."""
-        selector = Selector(self.query, self.data, UnitRecord(CORE))
-        selection = Selection(selector, None)
-        for kind in {group.type for group in selector.direct[False]}:
-            for resource in self._checked(self.data.of_type(kind)):
-                selection.add(resource, selector.direct[False])
-        selection.expand()
-        selection.prune()
-        return {key for key, _ in selection.alive}
+        return {key for key, _ in self._core_selection(Selector(self.query, self.data, UnitRecord(CORE))).alive}
 
     def _line(
         self, identity: str, selection: Selection, groups_of: Mapping[str, Sequence[str]], keeps: Callable[[str], bool]
@@ -204,7 +149,7 @@ class Extraction:
         for group in self.query.groups:
             keys = [key for key, groups in groups_of.items() if group.id in groups]
             if keys:
-                nodes.append(self.origin.provenance(identity, group.id, keys))
+                nodes.append(self._provenance(identity, group.id, keys))
         entries = [
             {"resource": node, "request": {"method": "PUT", "url": f"{node['resourceType']}/{node['id']}"}}
             for node in nodes
@@ -224,6 +169,23 @@ class Extraction:
         profiles = [*dict.fromkeys(by_id[group].profile for group in groups)]
         return redact(selection.resources[key].node(), self._trees[groups], profiles, keeps)
 
+    def _provenance(self, bundle: str, group: str, keys: Sequence[str]) -> Node:
+        """Return the Provenance of one attribute group in one Bundle.
 
-def _kind(pair: Pair) -> str:
-    return pair[0].partition("/")[0]
+        Its id is derived from job, Bundle and group, so that Provenances of two Bundles never overwrite each other in
+        a FHIR server.
+        """
+        started, recorded = (moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.times)
+        return {
+            "resourceType": "Provenance",
+            "id": f"prov-{uuid.uuid5(uuid.UUID(self.job), f'{bundle}|{group}')}",
+            "target": [{"reference": key} for key in keys],
+            "recorded": recorded,
+            "occurredPeriod": {"start": started},
+            "agent": [{"who": {"identifier": {"system": f"{_SYSTEMS}program", "value": "sandbox"}}}],
+            "entity": [_source("attribute_group", group), _source("extraction_id", self.job)],
+        }
+
+
+def _source(system: str, value: str) -> Node:
+    return {"role": "source", "what": {"identifier": {"system": _SYSTEMS + system, "value": value}}}

@@ -67,14 +67,12 @@ def _is_within(node: Node, wanted: DateFilter) -> bool:
 
 @dataclass
 class Selector:
-    """Checks single resources. ``is_core``: for the core pass, which reports the exclusions within the core file, so
-    that batches do not repeat them."""
+    """Checks single resources. Exclusions within the core file are reported by the core pass alone (``is_core``)."""
 
     query: Query
     data: DataSet
     record: UnitRecord
     is_core: bool = False
-    _shared: dict[Pair, list[Link] | None] = field(default_factory=dict)
 
     @cached_property
     def by_id(self) -> dict[str, Group]:
@@ -89,29 +87,17 @@ class Selector:
 
     def report(self, reason: Reason, group: Group, attribute: str, key: str, patient: str | None) -> None:
         """Record an exclusion, unless the core pass does."""
-        leads_here = reason is Reason.MUST_HAVE and group.include_reference_only
-        if group.of_patients or self.is_core or leads_here:
+        if group.of_patients or self.is_core:
             self.record.exclude(reason, self.query.label(group), attribute, key, patient)
 
     def links(
         self, resource: Resource, group: Group, permission: Permission | None, patient: str | None
     ) -> list[Link] | None:
-        """Return the links of a resource that meets a group's conditions, or None."""
-        if group.of_patients:
-            return self._evaluated(resource, group, permission, patient)
-        pair = (resource.key, group.id)
-        if pair not in self._shared:  # checked, and reported, once for all patients
-            self._shared[pair] = self._evaluated(resource, group, None, None)
-        found = self._shared[pair]
-        return None if found is None else [Link(each.attribute, each.keys) for each in found]
-
-    def _evaluated(
-        self, resource: Resource, group: Group, permission: Permission | None, patient: str | None
-    ) -> list[Link] | None:
+        """Return the links of a resource that meets a group's conditions, or None. Consent is for patients' groups."""
         node = resource.node()
         if not belongs(node, group):
             return None
-        if permission is not None and not permission.allows(node):
+        if group.of_patients and permission is not None and not permission.allows(node):
             self.report(Reason.CONSENT, group, "", resource.key, patient)
             return None
         for attribute in group.attributes:
@@ -140,12 +126,13 @@ class Selection:
         self._patient = patient
         self._permission = permission
         self._links: dict[Pair, list[Link]] = {}
-        self._failed: set[Pair] = set()
         self._roots: set[Pair] = set()
         self._waiting: list[Pair] = []
         self.resources: dict[str, Resource] = {}
-        self.alive: set[Pair] = set()
-        """Pairs in the result, after ``prune``."""
+        self.failed: set[Pair] = set()
+        """Pairs that do not meet the conditions of their group."""
+        self.alive = self._roots
+        """Pairs in the result: those selected directly, and after ``prune`` all."""
 
     def add(self, resource: Resource, groups: Iterable[Group]) -> None:
         """Add a resource to those groups that accept it."""
@@ -153,13 +140,11 @@ class Selection:
             if group.type == resource.type and self._add_pair(resource, group):
                 self._roots.add((resource.key, group.id))
 
-    def lacks_direct(self) -> bool:
+    def lacks_required(self) -> bool:
         """Return whether a direct group with a ``mustHave`` is empty, or there is no Patient."""
-        return self._lacks(self._roots)
-
-    def lacks_alive(self) -> bool:
-        """Return whether that applies after ``prune``."""
-        return self._lacks(self.alive)
+        present = {group for _, group in self.alive}
+        needed = (group for group in self._of.direct[True] if group.must_have or group.type == PATIENT)
+        return any(group.id not in present for group in needed)
 
     def expand(self) -> None:
         """Follow the links of all pairs to further pairs."""
@@ -193,20 +178,15 @@ class Selection:
                 found.setdefault(key, []).append(group)
         return found
 
-    def _lacks(self, pairs: Iterable[Pair]) -> bool:
-        present = {group for _, group in pairs}
-        needed = (group for group in self._of.direct[True] if group.must_have or group.type == PATIENT)
-        return any(group.id not in present for group in needed)
-
     def _add_pair(self, resource: Resource, group: Group) -> bool:
         pair = (resource.key, group.id)
         if pair in self._links:
             return True
-        if pair in self._failed:
+        if pair in self.failed:
             return False
         links = self._of.links(resource, group, self._permission, self._patient)
         if links is None:
-            self._failed.add(pair)
+            self.failed.add(pair)
             return False
         self._links[pair] = links
         self._waiting.append(pair)

@@ -21,7 +21,7 @@ from deployments.sandbox.extraction.events import (
     report,
     summary,
 )
-from deployments.sandbox.extraction.extract import CORE, Extraction, Origin
+from deployments.sandbox.extraction.extract import CORE, Extraction
 from deployments.sandbox.extraction.jobs import Job, JobStore, Unit, UnitState, write_whole
 from deployments.sandbox.extraction.query import Query, read_query
 
@@ -46,33 +46,33 @@ class UnitRunner:
 
         now = self.options.clock()
         # The same times on every attempt, so that a repeated unit writes the same bytes.
-        origin = Origin(job.id, job.started_at or now, unit.timings.started_at or now)
-        extraction = Extraction(query, self.data, origin, now.date(), unit.id, enter, control.check)
+        times = (job.started_at or now, unit.timings.started_at or now)
+        extraction = Extraction(query, self.data, job.id, unit.id, times, now.date(), enter)
         records = [self.store.record(job.id, batch.id) for batch in job.batches] if unit.id == CORE else []
         if unit.id == CORE:
-            result = extraction.core(sorted({pair for record in records for pair in record.wanted}))
+            lines = extraction.core(sorted({pair for record in records for pair in record.wanted}))
         else:
-            result = extraction.batch(self.store.patients(job.id, unit.id))
+            lines = extraction.batch(self.store.patients(job.id, unit.id))
+        record, audit = extraction.record, extraction.audit
         directory = self.store.results(job.id)
-        for name, lines in ((f"{unit.id}.ndjson", result.lines), (f"{unit.id}_consent.ndjson", result.audit)):
-            if lines:
-                write_whole(directory / name, b"".join(line + b"\n" for line in lines))
-        self.store.save_record(job.id, result.record)
+        for name, content in ((f"{unit.id}.ndjson", lines), (f"{unit.id}_consent.ndjson", audit)):
+            if content:
+                write_whole(directory / name, b"".join(line + b"\n" for line in content))
+        self.store.save_record(job.id, record)
         if records:
-            self._report(job, query, records, result.record)
-        is_done = result.record.written or unit.id == CORE
-        state = UnitState.FINISHED if is_done else UnitState.SKIPPED
-        timings = msgspec.structs.replace(unit.timings, stage_nanos=result.record.timings)
-        done = Unit(unit.id, state, 0, timings, result.record.written, bool(result.audit))
+            self._report(job, query, records, record)
+        state = UnitState.FINISHED if lines or unit.id == CORE else UnitState.SKIPPED
+        timings = msgspec.structs.replace(unit.timings, stage_nanos=record.timings)
+        done = Unit(unit.id, state, 0, timings, bool(lines), bool(audit))
         nobody = "A batch was skipped because none of its patients consents."
-        return UnitDone(done, warning=nobody if result.record.nobody_consents else None)
+        return UnitDone(done, warning=nobody if record.nobody_consents else None)
 
     def _cohort(self, job: Job, unit: Unit, query: Query, control: UnitControl) -> UnitDone:
         """Find the patients of a job, its cohort or those listed by the client, and split them into batches."""
         self.options.wait(control, self.options.batch_delay)
         found = list(job.parameters.patient)
         if not found:
-            found = CohortQuery(self.data, self.options.clock().date(), control.check).patients(query.cohort_definition)
+            found = CohortQuery(self.data, self.options.clock().date()).patients(query.cohort_definition)
         size = job.parameters.batch_size
         parts = {str(uuid.uuid4()): found[start : start + size] for start in range(0, len(found), size)}
         self.store.save_batches(job.id, parts)
