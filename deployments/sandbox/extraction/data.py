@@ -1,12 +1,10 @@
-"""A directory of FHIR NDJSON, plain or zstd, in memory: the bytes of each resource by type, id and patient.
+"""A directory of FHIR NDJSON in memory: the bytes of each resource by type, id and patient.
 
-A line is a resource or a Bundle. Entries of a Bundle can refer to each other by ``fullUrl`` (``urn:uuid:…``, or
-absolute): these references become ``Type/id``. An entry without an id has that of its ``urn:uuid``.
+A line is a resource or a Bundle of resources, which refer to each other as ``Type/id``.
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import zstandard
 
 from deployments.sandbox.child import SandboxStartError
 from deployments.sandbox.extraction.tree import Node, decode, values
@@ -22,16 +19,13 @@ from deployments.sandbox.extraction.vocabulary import OWNERS, PATIENT
 from deployments.sandbox.r4 import ID, local_key
 
 _UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch", "history"})
-_DATA: Final = re.compile(r"(?!\.)(?!.*_consent\.).*\.ndjson(\.zst)?", re.IGNORECASE)
-_URL_REFERENCE: Final = re.compile(rb'("reference"\s*:\s*")((?:urn|https?):[^"\\]+)(")')
-_UUID: Final = "urn:uuid:"
+_DATA: Final = re.compile(r"(?!\.)(?!.*_consent\.).*\.ndjson", re.IGNORECASE)
 _NAMED: Final = 20
 """Bad lines that a message lists."""
 
 
 class _Entry(msgspec.Struct):
     resource: msgspec.Raw = msgspec.Raw()
-    fullUrl: str = ""  # noqa: N815 - the name is FHIR's
 
 
 class _Bundle(msgspec.Struct):
@@ -54,7 +48,7 @@ class Resource:
 
     def node(self) -> Node:
         """Return the resource as plain values, a new one each time."""
-        return {"resourceType": self.type, "id": self.id} | decode(self.body)
+        return decode(self.body)
 
 
 class DataSet:
@@ -95,9 +89,12 @@ def load(directory: Path) -> DataSet:
     """
     bad: list[str] = []
     try:
-        data = DataSet(_read(sorted(path for path in directory.iterdir() if _DATA.fullmatch(path.name)), bad))
-    except (OSError, zstandard.ZstdError) as error:
+        files = sorted(path for path in directory.iterdir() if _DATA.fullmatch(path.name))
+        data = DataSet(_read(files, bad))
+    except OSError as error:
         raise SandboxStartError(f"the data in {directory} cannot be read: {type(error).__name__}") from None
+    if not files:
+        raise SandboxStartError(f"{directory} has no file whose name ends in .ndjson")
     if bad:
         shown = ", ".join(bad[:_NAMED])
         raise SandboxStartError(f"{len(bad)} lines of {directory} are not FHIR resources with a valid id: {shown}")
@@ -106,53 +103,31 @@ def load(directory: Path) -> DataSet:
 
 def _read(paths: Iterable[Path], bad: list[str]) -> Iterator[Resource]:
     for path in paths:
-        for number, line in enumerate(_lines(path), 1):
-            if line.isspace():
-                continue
-            try:
-                yield from _resources(line)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                bad.append(f"{path.name}:{number}")
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        if path.suffix.lower() != ".zst":
-            yield from file
-            return
-        with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
-            yield from io.BufferedReader(reader)
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield from _resources(line.strip())
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    bad.append(f"{path.name}:{number}")
 
 
 def _resources(line: bytes) -> Iterator[Resource]:
+    if not line:
+        return
     document = decode(line)
     if document["resourceType"] != "Bundle" or document.get("type") not in _UNWRAPPED:
-        yield _resource(line.strip(), None)
+        yield _resource(line)
         return
-    urls = {
-        entry["fullUrl"]: _key(entry) for entry in document.get("entry", ()) if {"fullUrl", "resource"} <= entry.keys()
-    }
-
-    def target(match: re.Match[bytes]) -> bytes:
-        return match[1] + urls.get(match[2].decode(), match[2].decode()).encode() + match[3]
-
-    resolved = msgspec.json.decode(_URL_REFERENCE.sub(target, line), type=_Bundle)
-    for entry in resolved.entry:
+    for entry in msgspec.json.decode(line, type=_Bundle).entry:
         if bytes(entry.resource):
-            yield _resource(bytes(entry.resource), entry.fullUrl)
+            yield _resource(bytes(entry.resource))
 
 
-def _key(entry: Node) -> str:
-    resource = entry["resource"]
-    return f"{resource['resourceType']}/{resource.get('id') or entry['fullUrl'].removeprefix(_UUID)}"
-
-
-def _resource(body: bytes, url: str | None) -> Resource:
+def _resource(body: bytes) -> Resource:
     """Return a resource. Raises ``ValueError`` without a valid type and id."""
     node = decode(body)
-    kind = node["resourceType"]
-    identity = node.get("id") or (url or "").removeprefix(_UUID)
-    if not isinstance(kind, str) or not isinstance(identity, str) or not ID.fullmatch(identity):
+    kind, identity = node["resourceType"], node["id"]
+    if not isinstance(kind, str) or not ID.fullmatch(identity):
         raise ValueError("no resource with an id")
     owners = [identity] if kind == PATIENT else []
     for path in OWNERS.get(kind, ()):

@@ -62,15 +62,11 @@ def _days_of_text(text: str) -> DayRange | None:
         return None
     year, month, day = (int(part) if part else None for part in match.groups())
     try:
-        if year is None or month is None:
-            return DayRange(date(year or 0, 1, 1).toordinal(), date(year or 0, 12, 31).toordinal())
-        if day is None:
-            last = calendar.monthrange(year, month)[1]
-            return DayRange(date(year, month, 1).toordinal(), date(year, month, last).toordinal())
-        single = date(year, month, day).toordinal()
-    except (ValueError, calendar.IllegalMonthError):
+        first = date(year or 0, month or 1, day or 1)
+        last = first if day else date(first.year, month or 12, calendar.monthrange(first.year, month or 12)[1])
+    except ValueError:
         return None
-    return DayRange(single, single)
+    return DayRange(first.toordinal(), last.toordinal())
 
 
 def subtract(allowed: Iterable[DayRange], denied: Iterable[DayRange]) -> list[DayRange]:

@@ -165,12 +165,10 @@ class JobStore:
     directory: Path
 
     def load(self) -> list[Job]:
-        """Return all jobs, oldest first."""
+        """Return all jobs."""
         (self.directory / "jobs").mkdir(parents=True, exist_ok=True, mode=0o700)
         files = (self.directory / "jobs").glob("*.json")
-        return sorted(
-            (msgspec.json.decode(path.read_bytes(), type=Job) for path in files), key=lambda job: job.created_at
-        )
+        return [msgspec.json.decode(path.read_bytes(), type=Job) for path in files]
 
     def save(self, job: Job) -> None:
         """Write a job."""

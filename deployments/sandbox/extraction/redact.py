@@ -96,7 +96,7 @@ def _complete(copy: Node, original: Node, tree: Mapping[str, Any], kind: str) ->
         if below is not None:
             _complete_below(copy, original, name, below, kind)
     for keys in _required(kind):
-        if copy.keys().isdisjoint(keys) and not _is_requested(keys, tree):
+        if copy.keys().isdisjoint(keys):
             _put(copy, original, next((key for key in keys if key in original), keys[0]), kind)
 
 
@@ -114,14 +114,6 @@ def _complete_below(copy: Node, original: Node, name: str, below: Mapping[str, A
             del copy[key]
         elif isinstance(copy[key], list):
             copy[key] = left
-
-
-def _is_requested(keys: Sequence[str], tree: Mapping[str, Any]) -> bool:
-    """Return whether a whole element was requested; for a choice, every type of it."""
-    wanted = [name for name, below in tree.items() if below is None]
-    if any(name.endswith("[x]") and keys[0].startswith(name[:-3]) for name in wanted):
-        return True
-    return keys[0] in wanted and not [key for key in keys[1:] if key[0] != "_"]
 
 
 def _put(copy: Node, original: Node, key: str, kind: str) -> None:

@@ -174,7 +174,7 @@ class TestRedaction:
             ("Observation.value[x]", {"valueString": "x", "_valueString": {"id": "e"}}),
             ("Observation.value[x]:valueString", {"valueString": "x", "_valueString": {"id": "e"}}),
             ("Observation.value[x]:valueQuantity", {}),
-            ("Observation.component.code", {"component": [{"code": concept("s", "1")}]}),
+            ("Observation.component.code", {"component": [{"code": concept("s", "1")}, {"code": MASKED}]}),
             ("Observation.component.value[x]", {"component": [{"code": MASKED}, {"valueInteger": 7, "code": MASKED}]}),
             ("Observation.component", {"component": [{"code": concept("s", "1")}, {"valueInteger": 7}]}),
             ("Observation.values", {}),
