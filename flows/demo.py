@@ -7,12 +7,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from deployments.sandbox.child import SandboxStartError, start_child
-from deployments.sandbox.configuration import STEPS
-from deployments.sandbox.data import DEMO_CRTDL
+from deployments.sandbox.child import SandboxStartError, sandbox_child
+from deployments.sandbox.data import DEMO_CRTDL, STEPS
 from flows.commands import review
 from flows.job.find import opened
 from flows.job.record import JobRecord
@@ -74,16 +73,17 @@ def _sandbox(state: Path) -> Iterator[str]:
     Raises:
         TerminalError: a service did not start.
     """
+    child = ExitStack()
     try:
         with patience("starting the sandbox services"):
-            child = start_child(state)
+            config = child.enter_context(sandbox_child(state))
     except SandboxStartError as error:
         raise TerminalError("sandbox", f"the sandbox did not start: {error}") from None
     try:
-        yield str(child.config_path)
+        yield str(config)
     finally:
         with patience("stopping the sandbox services"):
-            child.stop()
+            child.close()
 
 
 def _decided(config: str) -> int:

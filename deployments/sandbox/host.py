@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,8 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from deployments.sandbox.child import ERROR, FIRST_LINE, SandboxStartError
-from deployments.sandbox.configuration import configuration
-from deployments.sandbox.data import DATA
+from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP, STEPS
 from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.extraction.engine import ExtractionOptions
 from deployments.sandbox.fhir.app import fhir_service
@@ -97,7 +97,11 @@ async def _run(options: SandboxOptions) -> None:
         def stop() -> None:
             server.should_exit = True
 
-        opened.enter_context(_stopping(stop, with_parent=options.with_parent))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, stop)
+        if options.with_parent:
+            loop.add_reader(sys.stdin.fileno(), stop)
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         root = f"http://{HOST}:{listener.getsockname()[1]}"
@@ -105,9 +109,22 @@ async def _run(options: SandboxOptions) -> None:
         await serving
 
 
+def _configuration(urls: Mapping[str, str], data: Path, jobs: Path) -> str:
+    """Return the text of the configuration file, complete for ``pipeline start``."""
+    template = (DATA / "sandbox.yaml.template").read_text(encoding="utf-8")
+    paths = {"data": data, "jobs": jobs, "rules": ANONYMIZATION_RULES, "lookup": DEMO_LOOKUP}
+    values = {name: _text(str(value)) for name, value in (*urls.items(), *paths.items())}
+    return template.format_map(values | {"crtdl": DEMO_CRTDL, "steps": ", ".join(STEPS)})
+
+
+def _text(value: str) -> str:
+    """Return a YAML string that is not expanded: JSON is YAML, and ``$${`` stands for ``${``."""
+    return json.dumps(value, ensure_ascii=False).replace("${", "$${")
+
+
 def _announce(data: Path, state: Path, urls: Mapping[str, str]) -> None:
     path = state / "sandbox.yaml"
-    path.write_text(configuration(urls, data, state / "jobs"), encoding="utf-8")
+    path.write_text(_configuration(urls, data, state / "jobs"), encoding="utf-8")
     # Programs read the first line.
     lines = [f"{FIRST_LINE}{path}", *(f"  {name:17}{url}" for name, url in urls.items()), "Ctrl-C ends the sandbox."]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -127,18 +144,3 @@ def _state(given: str | None) -> Iterator[Path]:
     except OSError as error:
         raise SandboxStartError(f"the state directory {state} cannot be created: {error.strerror}") from None
     yield state
-
-
-@contextlib.contextmanager
-def _stopping(stop: Callable[[], None], *, with_parent: bool) -> Iterator[None]:
-    """Call ``stop`` on a signal, and at the end of standard input if that is the parent's."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop)
-    if with_parent:
-        loop.add_reader(sys.stdin.fileno(), stop)
-    try:
-        yield
-    finally:
-        if with_parent:
-            loop.remove_reader(sys.stdin.fileno())

@@ -41,7 +41,8 @@ def demo(keep: bool, review: bool) -> int:
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 [default: a free one].")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a service; repeatable.")
-def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str, ...]) -> int:
+@click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input ends.")
+def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str, ...], with_parent: bool) -> int:
     """Run the sandbox services alone, until Ctrl-C. Not for production.
 
     Prints "configuration: PATH" when every service answers; that file is a complete configuration.
@@ -53,7 +54,7 @@ def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str,
         from deployments.sandbox.host import SandboxOptions, run_sandbox
     except ModuleNotFoundError as error:
         raise InputError("sandbox", f"the library {error.name} is not installed", hint=MISSING) from None
-    return run_sandbox(SandboxOptions(data, state, port, settings))
+    return run_sandbox(SandboxOptions(data, state, port, settings, with_parent))
 
 
 config_argument = click.argument("config", required=False, shell_complete=complete.files)

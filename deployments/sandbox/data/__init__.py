@@ -13,3 +13,6 @@ ANONYMIZATION_RULES = DATA / "anonymization.yaml"
 
 DEMO_LOOKUP = DATA / "lookup.json"
 """The lookup table for the groups of ``DEMO_CRTDL``."""
+
+STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send")
+"""Steps that use every service: those of the configuration that the sandbox writes, and of the demo."""

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from config import load_config
-from deployments.sandbox.child import start_child
+from deployments.sandbox.child import sandbox_child
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
 from tests.conftest import ROOT, wait_until
 
@@ -127,13 +127,13 @@ def test_what_cannot_be_used_is_said_in_a_line(begin: Begin, tmp_path: Path, wor
 
 
 def test_a_child_ends_with_its_parent_also_on_kill_9(tmp_path: Path) -> None:
-    with start_child(tmp_path) as child:
-        url = yaml.safe_load(child.config_path.read_text())["services"]["send"]["url"]
+    with sandbox_child(tmp_path) as path:
+        url = yaml.safe_load(path.read_text())["services"]["send"]["url"]
         assert get(f"{url}/fhir/metadata") == 200
     with pytest.raises(httpx.ConnectError):
         get(url)
-    program = "import sys, time, pathlib; from deployments.sandbox.child import start_child\n"
-    program += "child = start_child(pathlib.Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
+    program = "import sys, time, pathlib; from deployments.sandbox.child import sandbox_child\n"
+    program += "with sandbox_child(pathlib.Path(sys.argv[1])): print('ready', flush=True); time.sleep(60)"
     words = [sys.executable, "-c", program, str(tmp_path)]
     parent = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
