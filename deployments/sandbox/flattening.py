@@ -23,8 +23,7 @@ from deployments.sandbox.service import (
     FhirProblem,
     Json,
     SandboxService,
-    capability_statement,
-    json_answer,
+    operations,
 )
 
 NDJSON: Final = "application/x-ndjson"
@@ -177,35 +176,27 @@ def _cells(clause: Select, node: Any, constants: Json) -> Json:
     return cells
 
 
-class _FlatteningServer:
-    def __init__(self) -> None:
-        endpoints = [("POST", "/fhir/ViewDefinition/$run", self._run), ("GET", "/fhir/metadata", self._metadata)]
-        self.service = SandboxService("flattening", endpoints)
+def _run(call: Call) -> Response:
+    try:
+        # All rows are computed before the answer begins: a failure is never a part of an answer.
+        return Response(b"".join(_lines(call)), headers={"content-type": NDJSON})
+    except ViewError as error:
+        raise FhirProblem(500, "exception", str(error)) from None
 
-    def _metadata(self, call: Call) -> Response:
-        operation = {"name": "run", "definition": "http://sql-on-fhir.org/OperationDefinition/$run"}
-        return json_answer(capability_statement(self.service, f"{call.root}/fhir", operation=[operation]))
 
-    def _run(self, call: Call) -> Response:
-        try:
-            # All rows are computed before the answer begins: a failure is never a part of an answer.
-            return Response(b"".join(self._lines(call)), headers={"content-type": NDJSON})
-        except ViewError as error:
-            raise FhirProblem(500, "exception", str(error)) from None
-
-    def _lines(self, call: Call) -> Iterator[bytes]:
-        if call.request.headers.get("accept") != NDJSON:
-            raise ViewError(f"Accept must be exactly {NDJSON}")
-        if call.media_type not in JSON_TYPES or not call.media_type:
-            raise ViewError("Content-Type must be application/fhir+json")
-        if parse_qs(call.request.url.query).get("_format") not in (["ndjson"], [NDJSON]):
-            raise ViewError("_format must be ndjson")
-        view, resources = _read(call.body)
-        call.entry.entries = len(resources)
-        for number, resource in enumerate(resources):
-            if resource.get("resourceType") != view.resource:
-                raise ViewError(f"resources[{number}] is not of the view's type {view.resource}")
-            yield from (_encoder.encode(row) + b"\n" for row in rows(view, resource))
+def _lines(call: Call) -> Iterator[bytes]:
+    if call.request.headers.get("accept") != NDJSON:
+        raise ViewError(f"Accept must be exactly {NDJSON}")
+    if call.media_type not in JSON_TYPES or not call.media_type:
+        raise ViewError("Content-Type must be application/fhir+json")
+    if parse_qs(call.request.url.query).get("_format") not in (["ndjson"], [NDJSON]):
+        raise ViewError("_format must be ndjson")
+    view, resources = _read(call.body)
+    call.entry.entries = len(resources)
+    for number, resource in enumerate(resources):
+        if resource.get("resourceType") != view.resource:
+            raise ViewError(f"resources[{number}] is not of the view's type {view.resource}")
+        yield from (_encoder.encode(row) + b"\n" for row in rows(view, resource))
 
 
 def _read(body: bytes) -> tuple[View, list[Json]]:
@@ -226,4 +217,5 @@ def _read(body: bytes) -> tuple[View, list[Json]]:
 
 def flattening_service() -> SandboxService:
     """Return the flattening service."""
-    return _FlatteningServer().service
+    endpoints = [("POST", "/fhir/ViewDefinition/$run", _run)]
+    return SandboxService("flattening", endpoints, rest={"operation": operations("run")})

@@ -36,7 +36,6 @@ class Served:
     """A running server. ``url`` has no trailing slash."""
 
     url: str
-    port: int
 
 
 def bind(port: int = 0) -> socket.socket:
@@ -75,7 +74,7 @@ def serve_in_thread(service: SandboxService, *, port: int = 0) -> Iterator[Serve
                 if not thread.is_alive():
                     raise SandboxStartError("the service did not start")
                 time.sleep(0.005)
-            yield Served(f"http://{HOST}:{chosen}", chosen)
+            yield Served(f"http://{HOST}:{chosen}")
         finally:
             server.should_exit = True
             thread.join()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +30,6 @@ FHIR_JSON: Final = "application/fhir+json"
 JSON: Final = "application/json"
 JSON_TYPES: Final = frozenset({"", "application/json", "application/fhir+json"})
 NOTICE: Final = "Sandbox service for trials and tests, not for production: no real patient data belongs here."
-_KEPT: Final = 50_000
 _ONE_LINE: Final = 120
 Json = dict[str, Any]
 
@@ -67,14 +65,9 @@ def json_answer(
     return Response(msgspec.json.encode(document), status, {"content-type": kind} | dict(headers or {}))
 
 
-def capability_statement(service: SandboxService, base: str, **rest: Any) -> Json:
-    """Return a CapabilityStatement that names the sandbox; ``rest`` are members of its one ``rest`` entry."""
-    return {
-        "resourceType": "CapabilityStatement", "status": "active", "experimental": True, "date": service.started,
-        "kind": "instance", "software": {"name": f"Sluice sandbox {service.name}"},
-        "implementation": {"description": NOTICE, "url": base}, "fhirVersion": "4.0.1",
-        "format": ["application/fhir+json"], "rest": [{"mode": "server", "documentation": NOTICE, **rest}],
-    }  # fmt: skip
+def operations(*names: str) -> list[Json]:
+    """Return operations for a CapabilityStatement."""
+    return [{"name": name, "definition": f"https://sandbox.example/OperationDefinition/{name}"} for name in names]
 
 
 class LogEntry(msgspec.Struct, kw_only=True):
@@ -135,8 +128,10 @@ class SandboxService:
     """Context in which the service works; whoever serves it enters it first. May raise ``SandboxStartError``."""
     max_body: int | None = None
     """Largest request body in bytes; a larger one is answered 413."""
+    rest: Json = field(default_factory=dict)
+    """Members of the one ``rest`` entry of its CapabilityStatement."""
     faults: list[FaultRule] = field(default_factory=list)
-    log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    log: list[LogEntry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -145,7 +140,8 @@ class SandboxService:
             ("DELETE", "/_sandbox/requests", self._requests), *self.admin,
         ]  # fmt: skip
         self._admin = _application(admin)
-        self._inner = _application([("GET", "/", self._about), *self.endpoints])
+        metadata: list[Endpoint] = [("GET", path, self._metadata) for path in ("/fhir/metadata", "/metadata")]
+        self._inner = _application([("GET", "/", self._about), *metadata, *self.endpoints])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -175,6 +171,15 @@ class SandboxService:
 
     def _about(self, _call: Call) -> Response:
         return json_answer({"service": self.name, "sandbox": True, "notice": NOTICE}, kind=JSON)
+
+    def _metadata(self, call: Call) -> Response:
+        return json_answer({
+            "resourceType": "CapabilityStatement", "status": "active", "experimental": True, "date": self.started,
+            "kind": "instance", "software": {"name": f"Sluice sandbox {self.name}"},
+            "implementation": {"description": NOTICE, "url": call.root},
+            "fhirVersion": "4.0.1", "format": [FHIR_JSON],
+            "rest": [{"mode": "server", "documentation": NOTICE, **self.rest}],
+        })  # fmt: skip
 
     def _faults(self, call: Call) -> Response:
         try:

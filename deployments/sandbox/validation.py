@@ -20,12 +20,11 @@ from starlette.responses import Response
 from deployments.sandbox.r4 import resource_types, schema
 from deployments.sandbox.service import (
     Call,
-    Endpoint,
     FhirProblem,
     Json,
     SandboxService,
-    capability_statement,
     json_answer,
+    operations,
 )
 
 _MESSAGES: Final = "urn:sluice:sandbox:validation"
@@ -120,31 +119,22 @@ def _inner(node: Any, path: str = "") -> Iterator[tuple[str, Json]]:
             yield from _inner(value, where)
 
 
-class _ValidationServer:
-    def __init__(self) -> None:
-        endpoints: list[Endpoint] = [("POST", "/validateResource", self._validate)]
-        endpoints += [("GET", path, self._metadata) for path in ("/metadata", "/fhir/metadata")]
-        self.service = SandboxService("validation", endpoints)
-
-    def _validate(self, call: Call) -> Response:
-        call.check_json()
-        resource = call.document()
-        if not isinstance(resource, dict) or not isinstance(resource.get("resourceType"), str):
-            raise FhirProblem(400, "structure", "The body is not a resource: it has no resourceType.")
-        entries = resource.get("entry")
-        call.entry.entries = len(entries) if isinstance(entries, list) else 0
-        issues = [*findings(resource)]
-        if not issues:
-            sentence = "No issues detected during validation."
-            issues = [_issue("information", "All_OK", "informational", sentence, sentence)]
-        issues.append(_issue("information", "Not_Checked", "informational", _NOT_CHECKED, _NOT_CHECKED))
-        return json_answer({"resourceType": "OperationOutcome", "issue": issues})
-
-    def _metadata(self, call: Call) -> Response:
-        operation = {"name": "validateResource", "definition": f"{call.root}/validateResource"}
-        return json_answer(capability_statement(self.service, call.root, operation=[operation]))
+def _validate(call: Call) -> Response:
+    call.check_json()
+    resource = call.document()
+    if not isinstance(resource, dict) or not isinstance(resource.get("resourceType"), str):
+        raise FhirProblem(400, "structure", "The body is not a resource: it has no resourceType.")
+    entries = resource.get("entry")
+    call.entry.entries = len(entries) if isinstance(entries, list) else 0
+    issues = [*findings(resource)]
+    if not issues:
+        sentence = "No issues detected during validation."
+        issues = [_issue("information", "All_OK", "informational", sentence, sentence)]
+    issues.append(_issue("information", "Not_Checked", "informational", _NOT_CHECKED, _NOT_CHECKED))
+    return json_answer({"resourceType": "OperationOutcome", "issue": issues})
 
 
 def validation_service() -> SandboxService:
     """Return the validation service."""
-    return _ValidationServer().service
+    rest = {"operation": operations("validateResource")}
+    return SandboxService("validation", [("POST", "/validateResource", _validate)], rest=rest)

@@ -20,11 +20,11 @@ from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.data import load
 from deployments.sandbox.extraction.engine import ExtractionOptions, JobEngine
 from deployments.sandbox.extraction.events import SUMMARY
+from deployments.sandbox.extraction.extract import UnitRunner
 from deployments.sandbox.extraction.jobs import Job, JobStatus, JobStore
 from deployments.sandbox.extraction.query import read_cohort, read_query, refused
 from deployments.sandbox.extraction.status import manifest, unfinished
 from deployments.sandbox.extraction.task import UUID, etag, read_priority, read_version, search, searchset, task
-from deployments.sandbox.extraction.units import UnitRunner
 from deployments.sandbox.r4 import ID
 from deployments.sandbox.service import (
     Call,
@@ -32,8 +32,8 @@ from deployments.sandbox.service import (
     FhirProblem,
     Json,
     SandboxService,
-    capability_statement,
     json_answer,
+    operations,
 )
 
 MAX_BODY: Final = 2 * 1024 * 1024
@@ -65,9 +65,14 @@ class _ExtractionServer:
             ("GET", "/fhir/__status/{id}", self._status), ("GET", "/fhir/Task", self._search), ("GET", one, self._read),
             ("PUT", one, self._prioritize), ("DELETE", one, self._delete),
             *(("POST", f"{one}/${name}", partial(self._control, name)) for name in ("pause", "resume", "cancel")),
-            ("GET", "/fhir/metadata", self._metadata), ("GET", "/output/{job}/{name:path}", self._file),
+            ("GET", "/output/{job}/{name:path}", self._file),
         ]  # fmt: skip
-        self.service = SandboxService("extraction", endpoints, opened=self._opened, max_body=MAX_BODY)
+        interactions = [{"code": code} for code in ("read", "update", "delete", "search-type")]
+        rest = {
+            "resource": [{"type": "Task", "interaction": interactions}],
+            "operation": operations("extract-data", "evaluate-cohort"),
+        }
+        self.service = SandboxService("extraction", endpoints, opened=self._opened, max_body=MAX_BODY, rest=rest)
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -167,14 +172,6 @@ class _ExtractionServer:
         audits = [batch.id for batch in job.batches if batch.audited]
         urls = [f"{call.root}/output/{job.id}/{name}_consent.ndjson" for name in audits]
         return task(job, self._engine.stages(job.id), urls)
-
-    def _metadata(self, call: Call) -> Response:
-        interactions = [{"code": code} for code in ("read", "update", "delete", "search-type")]
-        base = f"{call.root}/fhir"
-        names = ("extract-data", "evaluate-cohort")
-        operation = [{"name": name, "definition": f"{base}/OperationDefinition/{name}"} for name in names]
-        resource = [{"type": "Task", "interaction": interactions}]
-        return json_answer(capability_statement(self.service, base, resource=resource, operation=operation))
 
 
 def _read_kickoff(call: Call) -> tuple[bytes, tuple[str, ...]]:

@@ -31,7 +31,6 @@ from deployments.sandbox.service import (
     FhirProblem,
     Json,
     SandboxService,
-    capability_statement,
     json_answer,
 )
 
@@ -42,18 +41,20 @@ _ESCAPED: Final = re.compile(r"\\([\\,|$])")
 
 
 class _FhirServer:
-    def __init__(self, state: Path | None, manners: Manners, max_body: int | None) -> None:
+    def __init__(self, state: Path | None, manners: Manners) -> None:
         self._state = state
         self._manners: Manners = manners
         self._lock = threading.Lock()
         one = "/fhir/{type}/{id}"
         endpoints: list[Endpoint] = [
-            ("POST", "/fhir", self._locked(self._transaction)), ("GET", "/fhir/metadata", self._metadata),
-            ("GET", "/fhir/{type}", self._locked(self._search)), ("GET", one, self._locked(self._read)),
-            ("PUT", one, self._locked(self._update)),
+            ("POST", "/fhir", self._locked(self._transaction)), ("GET", "/fhir/{type}", self._locked(self._search)),
+            ("GET", one, self._locked(self._read)), ("PUT", one, self._locked(self._update)),
         ]  # fmt: skip
         admin: list[Endpoint] = [("GET", "/_sandbox/resources", self._locked(self._resources))]
-        self.service = SandboxService("fhir-server", endpoints, admin, opened=self._opened, max_body=max_body)
+        parts = {"interaction": _INTERACTIONS, "updateCreate": True, "searchParam": _PARAMETERS}
+        resources = [{"type": kind} | parts for kind in sorted(resource_types())]
+        rest = {"resource": resources, "interaction": [{"code": "transaction"}]}
+        self.service = SandboxService("fhir-server", endpoints, admin, opened=self._opened, rest=rest)
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -70,15 +71,6 @@ class _FhirServer:
     def _in_turn(self, handler: Callable[[Call], Response], call: Call) -> Response:
         with self._lock:
             return handler(call)
-
-    def _metadata(self, call: Call) -> Response:
-        resources = [
-            {"type": kind, "interaction": _INTERACTIONS, "updateCreate": True, "searchParam": _PARAMETERS}
-            for kind in sorted(resource_types())
-        ]
-        interaction = [{"code": "transaction"}]
-        base = f"{call.root}/fhir"
-        return json_answer(capability_statement(self.service, base, resource=resources, interaction=interaction))
 
     def _transaction(self, call: Call) -> Response:
         call.check_json()
@@ -147,8 +139,6 @@ def _binary(stored: Stored, call: Call) -> Response:
     return Response(body, headers=stored.headers | {"content-type": kind})
 
 
-def fhir_service(
-    *, state: Path | None = None, manners: Manners = "hapi", max_body: int | None = None
-) -> SandboxService:
+def fhir_service(*, state: Path | None = None, manners: Manners = "hapi") -> SandboxService:
     """Return the FHIR server; without a ``state`` directory it forgets everything at its end."""
-    return _FhirServer(state, manners, max_body).service
+    return _FhirServer(state, manners).service

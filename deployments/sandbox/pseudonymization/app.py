@@ -23,8 +23,7 @@ from deployments.sandbox.service import (
     Call,
     FhirProblem,
     SandboxService,
-    capability_statement,
-    json_answer,
+    operations,
 )
 
 MAX_BODY: Final = 30_000_000
@@ -84,25 +83,18 @@ def _read(body: bytes) -> tuple[Json, bytes | None]:
         raise FhirProblem(400, "processing", "config is not an attachment with data in Base64.") from None
 
 
-class _PseudonymizationServer:
-    def __init__(self, rules: str, *, ignores_config: bool) -> None:
-        self._pseudonymizer = Pseudonymizer(rules, ignores_config=ignores_config)
-        endpoints = [("POST", "/fhir/$de-identify", self._deidentify), ("GET", "/fhir/metadata", self._metadata)]
-        self.service = SandboxService("pseudonymizer", endpoints, max_body=MAX_BODY)
+def pseudonymization_service(*, ignores_config: bool = False) -> SandboxService:
+    """Return the pseudonymization service; its own rules are those for the demo data."""
+    rules = ANONYMIZATION_RULES.read_text(encoding="utf-8")
+    pseudonymizer = Pseudonymizer(rules, ignores_config=ignores_config)
 
-    def _metadata(self, call: Call) -> Response:
-        operation = {"name": "de-identify", "definition": f"{call.root}/fhir/OperationDefinition/de-identify"}
-        return json_answer(capability_statement(self.service, f"{call.root}/fhir", operation=[operation]))
-
-    def _deidentify(self, call: Call) -> Response:
+    def answered(call: Call) -> Response:
         call.check_json()
-        resource, answer = self._pseudonymizer.deidentify(call.body)
+        resource, answer = pseudonymizer.deidentify(call.body)
         entries = resource.get("entry")
         call.entry.entries = len(entries) if isinstance(entries, list) else None
         return Response(answer, headers={"content-type": FHIR_JSON})
 
-
-def pseudonymization_service(*, ignores_config: bool = False) -> SandboxService:
-    """Return the pseudonymization service; its own rules are those for the demo data."""
-    rules = ANONYMIZATION_RULES.read_text(encoding="utf-8")
-    return _PseudonymizationServer(rules, ignores_config=ignores_config).service
+    endpoints = [("POST", "/fhir/$de-identify", answered)]
+    rest = {"operation": operations("de-identify")}
+    return SandboxService("pseudonymizer", endpoints, max_body=MAX_BODY, rest=rest)

@@ -103,8 +103,10 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @contextmanager
-def sandbox(**options: Any) -> Iterator[str]:
-    with serve_in_thread(fhir_service(**options)) as served:
+def sandbox(max_body: int | None = None, **options: Any) -> Iterator[str]:
+    service = fhir_service(**options)
+    service.max_body = max_body
+    with serve_in_thread(service) as served:
         yield served.url
 
 
