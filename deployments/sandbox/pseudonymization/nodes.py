@@ -22,7 +22,7 @@ _CHOICES: Final = {
 }
 RESOURCES: Final = frozenset(kind for kind, parent in R4["type2Parent"].items() if parent.endswith("Resource"))
 _STEP: Final = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
-_FUNCTIONS: Final = frozenset({"where", "nodesByType", "nodesByName", "extension", "ofType"})
+_FUNCTIONS: Final = frozenset({"where", "nodesByType", "nodesByName", "extension"})
 
 
 @dataclass(eq=False)
@@ -167,8 +167,6 @@ def matching(steps: list[Step], resource: Node) -> list[Node]:
             case "where":
                 holds = compiled(f"where({argument})")
                 found = [node for node in found if holds(without_empty(node.value))]
-            case "ofType":
-                found = [node for node in found if node.kind == argument]
             case "extension":
                 extensions = (child for node in found for child in node.children if child.name == "extension")
                 found = [each for each in extensions if each.value.get("url") == argument]

@@ -1,7 +1,7 @@
 """What the deployed service makes of a resource under a rule file (from its public source, 2.32 to 2.37.2).
 
 The first rule that touches an element has it, with all below it but nested resources, which have a turn of their own.
-Unlike the service, this has no key derivation, no ``perturb``, no partial ages and postal codes, and leaves the order
+Unlike the service, this has no key derivation, no ``perturb``, no rule for ages and postal codes, and leaves the order
 of elements as it is.
 """
 
@@ -13,8 +13,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -38,6 +38,7 @@ _LABELS: Final = {
     "redact": "REDACTED", "cryptohash": "CRYTOHASH", "encrypt": "MASKED", "dateshift": "PERTURBED",
     "substitute": "SUBSTITUTED", "generalize": "GENERALIZED", "pseudonymize": "PSEUDED",
 }  # fmt: skip
+_METHODS: Final = ("keep", "remove", *_LABELS)
 _ID: Final = r"([A-Za-z0-9\-.]{1,64})"
 _TYPE: Final = "|".join(RESOURCES)
 _RESOURCE_REFERENCES: Final = (
@@ -86,8 +87,9 @@ class Rules:
         if not isinstance(rules, list) or not isinstance(parameters, dict):
             raise RuleFileError("the file has no list fhirPathRules")
         self._rules = [_read(rule, parameters, f"fhirPathRules[{number}]") for number, rule in enumerate(rules)]
-        self._methods = _Methods(str(parameters.get("cryptoHashKey") or key), domains)
-        self._methods.keeps_years = bool(parameters.get("enablePartialDatesForRedact"))
+        self._key = str(parameters.get("cryptoHashKey") or key).encode()
+        self._keeps_years = bool(parameters.get("enablePartialDatesForRedact"))
+        self._domains = domains
 
     def apply(self, given: Json) -> Json:
         """Return what the rules make of a resource. Raises ``ProcessingError``."""
@@ -124,41 +126,30 @@ class Rules:
             if not each.is_handled:
                 each.is_handled = True
                 if not isinstance(each.value, dict) and each.value not in (None, ""):
-                    each.set(self._methods.by_name[rule.method](each.value, each, rule, root))
+                    each.set(self._changed(each.value, each, rule, root))
 
+    def _changed(self, value: Any, node: Node, rule: Rule, root: Json) -> Any:
+        match rule.method:
+            case "redact":
+                return self._redacted(value, node)
+            case "cryptohash":
+                most = int(rule.given.get("truncateToMaxLength") or 64)
+                return _with_id(str(value), node, lambda text: _keyed(self._key, text)[:most])
+            case "encrypt":  # random text of the length that AES-CBC with its IV has: nobody decrypts it here
+                return os.urandom(16 + 16 * (len(str(value).encode()) // 16 + 1)).hex().upper()
+            case "pseudonymize":
+                return self._pseudonym(str(value), node, rule)
+            case "dateshift" if node.kind in _DATES:
+                moved = _shifted(str(value), rule, str(root.get("id", "")))
+                return self._redacted(value, node) if moved is None else moved
+            case "generalize":
+                return _generalized(value, rule)
+        return value
 
-Method = Callable[[Any, Node, Rule, Json], Any]
+    def _redacted(self, value: Any, node: Node) -> str | None:
+        return str(value)[:4] if self._keeps_years and node.kind in _DATES else None
 
-
-class _Methods:
-    """The methods, each a function of value, node, rule and root resource."""
-
-    keeps_years = False
-
-    def __init__(self, key: str, domains: frozenset[str] | None) -> None:
-        self._key = key
-        self._domains = domains
-        self.by_name: Mapping[str, Method] = {
-            "keep": _same, "remove": _same, "substitute": _same, "redact": self._redact, "encrypt": _encrypt,
-            "cryptohash": self._cryptohash, "pseudonymize": self._pseudonymize, "dateshift": self._dateshift,
-            "generalize": _generalize,
-        }  # fmt: skip
-
-    def _redact(self, value: Any, node: Node, _rule: Rule, _root: Json) -> Any:
-        if not self.keeps_years or node.kind not in _DATES or _is_old(str(value)):
-            return None
-        return str(value)[:4]
-
-    def _cryptohash(self, value: Any, node: Node, rule: Rule, _root: Json) -> str:
-        most = rule.given.get("truncateToMaxLength")
-
-        def hashed(text: str) -> str:
-            return hmac.digest(self._key.encode(), text.encode(), hashlib.sha256).hex()[: int(most) if most else None]
-
-        return _changed(str(value), node, hashed)
-
-    def _pseudonymize(self, value: Any, node: Node, rule: Rule, _root: Json) -> str:
-        text = str(value)
+    def _pseudonym(self, text: str, node: Node, rule: Rule) -> str:
         domain = rule.given.get("domain", rule.given.get("namespace"))
         if domain is None and _is_reference(text, node):
             found = next(filter(None, (form.fullmatch(text) for form in _REFERENCES)), None)
@@ -167,27 +158,33 @@ class _Methods:
             domain = found[1].rstrip("/")
         prefix = rule.given.get("domain-prefix", rule.given.get("namespace-prefix")) or ""
         full = f"{prefix}{domain or ''}"
+        if self._domains is not None and full not in self._domains:
+            raise ProcessingError(f"The namespace {full!r} does not exist. Value: {text}")
+        # The pseudonym service behind the deployed one has its own key, which a restart does not change.
+        return _with_id(text, node, lambda original: _keyed(b"sandbox", f"{full}|{original}")[:24].upper())
 
-        def pseudonym(original: str) -> str:
-            if self._domains is not None and full not in self._domains:
-                raise ProcessingError(f"The namespace {full!r} does not exist. Value: {original}")
-            # The pseudonym service behind the deployed one has its own key, which a restart does not change.
-            return hmac.digest(b"sandbox", f"{full}|{original}".encode(), hashlib.sha256).hex()[:24].upper()
 
-        return _changed(text, node, pseudonym)
+def _keyed(key: bytes, text: str) -> str:
+    return hmac.digest(key, text.encode(), hashlib.sha256).hex()
 
-    def _dateshift(self, value: Any, node: Node, rule: Rule, root: Json) -> Any:
-        if node.kind not in _DATES:
-            return value
-        text = str(value)
-        if len(text) < 10 or _is_old(text):
-            return self._redact(value, node, rule, root)
-        offset = 0
-        for byte in f"{root.get('id', '')}{rule.given['key']}".encode():
-            offset = (offset * 131 + byte) % 101
-        days = offset - 50 if rule.given["days"] is None else int(rule.given["days"])
-        time, zone = re.fullmatch(r"(T[\d:.]*)?(Z|[+-].*)?", text[10:]).groups("")  # type: ignore[union-attr]
-        return (date.fromisoformat(text[:10]) + timedelta(days)).isoformat() + re.sub(r"\d", "0", time) + zone
+
+def _shifted(text: str, rule: Rule, root: str) -> str | None:
+    """Return a moved date, its time as zeros; None for a month or a year."""
+    if len(text) < 10:
+        return None
+    offset = 0
+    for byte in f"{root}{rule.given['key']}".encode():
+        offset = (offset * 131 + byte) % 101
+    days = offset - 50 if rule.given["days"] is None else int(rule.given["days"])
+    time, zone = re.fullmatch(r"(T[\d:.]*)?(Z|[+-].*)?", text[10:]).groups("")  # type: ignore[union-attr]
+    return (date.fromisoformat(text[:10]) + timedelta(days)).isoformat() + re.sub(r"\d", "0", time) + zone
+
+
+def _generalized(value: Any, rule: Rule) -> Any:
+    for condition, result in rule.given["cases"].items():
+        if compiled(f"x.where({condition})")({"x": value}):
+            return compiled(f"x.select({result})")({"x": value})[0]
+    return value if str(rule.given.get("otherValues")).lower() == "keep" else None
 
 
 def _read(rule: Any, parameters: Json, place: str) -> Rule:
@@ -198,8 +195,8 @@ def _read(rule: Any, parameters: Json, place: str) -> Rule:
         raise RuleFileError(f"{place}: a rule has a path and a method") from None
     except ValueError as error:
         raise RuleFileError(f"{place}.path: {error}") from None
-    if method not in _METHOD_NAMES:
-        known = ", ".join(_METHOD_NAMES)
+    if method not in _METHODS:
+        known = ", ".join(_METHODS)
         raise RuleFileError(f"{place}.method: {rule['method']!r} is not supported; known are {known}")
     key = parameters.get("dateShiftKey") or secrets.token_hex(16)  # as in the service, for each rule
     given = {**rule, "key": key, "days": parameters.get("dateShiftFixedOffsetInDays")}
@@ -220,23 +217,6 @@ def _cases(given: Any, place: str) -> Iterator[tuple[str, str]]:
         raise RuleFileError(f"{place}.cases: a map of conditions to results in FHIRPath is expected") from None
 
 
-def _same(value: Any, _node: Node, _rule: Rule, _root: Json) -> Any:
-    return value
-
-
-def _encrypt(value: Any, _node: Node, _rule: Rule, _root: Json) -> str:
-    """Return random text of the length that AES-CBC with its IV has, in upper-case hex: nobody decrypts it here."""
-    blocks = len(str(value).encode()) // 16 + 1
-    return os.urandom(16 + 16 * blocks).hex().upper()
-
-
-def _generalize(value: Any, _node: Node, rule: Rule, _root: Json) -> Any:
-    for condition, result in rule.given["cases"].items():
-        if compiled(f"x.where({condition})")({"x": value}):
-            return compiled(f"x.select({result})")({"x": value})[0]
-    return value if str(rule.given.get("otherValues")).lower() == "keep" else None
-
-
 def _is_reference(text: str, node: Node) -> bool:
     """Return whether only the id part of a text changes."""
     if node.name == "reference" and node.kind == "string":
@@ -244,7 +224,8 @@ def _is_reference(text: str, node: Node) -> bool:
     return node.kind == "uri" and any(form.fullmatch(text) for form in _RESOURCE_REFERENCES)
 
 
-def _changed(text: str, node: Node, change: Callable[[str], str]) -> str:
+def _with_id(text: str, node: Node, change: Callable[[str], str]) -> str:
+    """Return a changed text, of a reference with a changed id."""
     if not _is_reference(text, node):
         return change(text)
     if text.startswith("#"):
@@ -253,13 +234,3 @@ def _changed(text: str, node: Node, change: Callable[[str], str]) -> str:
         if found := form.fullmatch(text):
             return f"{found[1]}{change(found[2])}{found[3] or ''}"
     return change(text)  # the type is lost
-
-
-def _is_old(text: str) -> bool:
-    """Return whether a date shows an age above 89."""
-    today = datetime.now(UTC).date()
-    year, month, day = int(text[:4]), int(text[5:7] or 1), int(text[8:10] or 1)
-    return today.year - year - ((today.month, today.day) < (month, day)) > 89
-
-
-_METHOD_NAMES: Final = tuple(_Methods("", None).by_name)
