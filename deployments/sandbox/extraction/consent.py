@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from deployments.sandbox.extraction.dates import FIRST_DAY, DayRange, days_of, subtract
+from deployments.sandbox.extraction.dates import FIRST_DAY, DayRange, days_of
 from deployments.sandbox.extraction.tree import Node, codings, values
 from deployments.sandbox.extraction.vocabulary import DATES
 
@@ -30,14 +30,23 @@ _KEPT = {
 
 @dataclass(frozen=True)
 class Permission:
-    """The days whose data may be extracted."""
+    """The days whose data may be extracted: each within one permit, and without those of a deny."""
 
-    days: tuple[DayRange, ...]
+    permits: tuple[DayRange, ...]
+    denies: tuple[DayRange, ...]
+
+    def covers(self, days: DayRange) -> bool:
+        """Return whether all of these days are permitted."""
+        return any(each.covers(days) for each in self.permits) and not any(each.overlaps(days) for each in self.denies)
+
+    def is_empty(self) -> bool:
+        """Return whether denies cover every permit."""
+        return all(any(deny.covers(permit) for deny in self.denies) for permit in self.permits)
 
     def allows(self, node: Node) -> bool:
         """Return True if a resource is within these days or has no date."""
         happened = when(node)
-        return happened is None or any(days.covers(happened) for days in self.days)
+        return happened is None or self.covers(happened)
 
 
 @dataclass(frozen=True)
@@ -71,11 +80,9 @@ def decide(nodes: Iterable[Node], today: date) -> Permission | None:
         elif node["resourceType"] == "Encounter" and (days := when(node)) and days.first != FIRST_DAY:
             encounters.append(days)
     provisions = [_moved(each, encounters) if each.permits else each for each in provisions]
-    day = DayRange(today.toordinal(), today.toordinal())
-    if not any(days.covers(day) for days in _permitted(provisions, USE)):
-        return None
-    collected = _permitted(provisions, COLLECT)
-    return Permission(tuple(collected)) if collected else None
+    use, collect = (_permission(provisions, code) for code in (USE, COLLECT))
+    is_used = use.covers(DayRange(today.toordinal(), today.toordinal()))
+    return collect if is_used and not collect.is_empty() else None
 
 
 def _moved(permit: _Provision, encounters: Sequence[DayRange]) -> _Provision:
@@ -85,12 +92,10 @@ def _moved(permit: _Provision, encounters: Sequence[DayRange]) -> _Provision:
     return replace(permit, days=replace(permit.days, first=min([begins, *starts])))
 
 
-def _permitted(provisions: Sequence[_Provision], code: str) -> list[DayRange]:
+def _permission(provisions: Sequence[_Provision], code: str) -> Permission:
     about = [provision for provision in provisions if code in provision.codes]
-    return subtract(
-        (provision.days for provision in about if provision.permits),
-        [provision.days for provision in about if not provision.permits],
-    )
+    permits = tuple(provision.days for provision in about if provision.permits)
+    return Permission(permits, tuple(provision.days for provision in about if not provision.permits))
 
 
 def _provisions(consent: Node) -> Iterator[_Provision]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
@@ -16,7 +15,7 @@ FIRST_DAY = date.min.toordinal()
 LAST_DAY = date.max.toordinal()
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class DayRange:
     """The days from ``first`` to ``last``, both inclusive, as ordinals of ``datetime.date``."""
 
@@ -67,34 +66,6 @@ def _days_of_text(text: str) -> DayRange | None:
     except ValueError:
         return None
     return DayRange(first.toordinal(), last.toordinal())
-
-
-def subtract(allowed: Iterable[DayRange], denied: Iterable[DayRange]) -> list[DayRange]:
-    """Return the allowed days that are not denied, as sorted intervals that neither touch nor overlap."""
-    left = join(allowed)
-    for deny in denied:
-        pieces: list[DayRange] = []
-        for days in left:
-            if not days.overlaps(deny):
-                pieces.append(days)
-                continue
-            if days.first < deny.first:
-                pieces.append(DayRange(days.first, deny.first - 1))
-            if deny.last < days.last:
-                pieces.append(DayRange(deny.last + 1, days.last))
-        left = pieces
-    return left
-
-
-def join(intervals: Iterable[DayRange]) -> list[DayRange]:
-    """Return the same days as the smallest number of sorted intervals."""
-    joined: list[DayRange] = []
-    for days in sorted(intervals):
-        if joined and days.first <= joined[-1].last + 1:
-            joined[-1] = DayRange(joined[-1].first, max(joined[-1].last, days.last))
-        else:
-            joined.append(days)
-    return joined
 
 
 def age(born: date, today: date, unit: str) -> int:
