@@ -1,4 +1,4 @@
-"""Extract a batch of patients, or the core file: the stages of the API, one after the other."""
+"""Run one unit of a job: the cohort query, a batch of patients in its stages, or the core pass with the reports."""
 
 from __future__ import annotations
 
@@ -13,12 +13,26 @@ from typing import Any, Final
 
 import msgspec
 
+from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.consent import AUDITED, Permission, audit, decide
 from deployments.sandbox.extraction.data import DataSet
-from deployments.sandbox.extraction.events import Pair, Stage, UnitRecord
-from deployments.sandbox.extraction.query import Query
+from deployments.sandbox.extraction.engine import ExtractionOptions, UnitControl, UnitDone
+from deployments.sandbox.extraction.events import (
+    PATIENT_COLUMNS,
+    PATIENT_EXCLUSIONS,
+    RESOURCE_COLUMNS,
+    RESOURCE_EXCLUSIONS,
+    SUMMARY,
+    Pair,
+    Stage,
+    UnitRecord,
+    report,
+    summary,
+)
+from deployments.sandbox.extraction.jobs import Job, JobStore, Unit, UnitState, write_whole
+from deployments.sandbox.extraction.query import Query, read_query
 from deployments.sandbox.extraction.redact import ElementTree, element_tree, redact
-from deployments.sandbox.extraction.selection import Selection, Selector
+from deployments.sandbox.extraction.selection import Selection
 from deployments.sandbox.extraction.tree import Node
 from deployments.sandbox.extraction.vocabulary import PATIENT, is_patients
 
@@ -49,14 +63,13 @@ class Extraction:
 
     def batch(self, patients: Sequence[str]) -> list[bytes]:
         """Return the lines of some patients; the batch ends early if nobody consents."""
-        selector = Selector(self.query, self.data, self.record)
         with self._stage(Stage.CONSENT_FETCH):
             allowed = self._consenting(patients)
         if not allowed:
             self.record.nobody_consents = bool(patients)
             return []
         with self._stage(Stage.DIRECT_LOAD):
-            selections = self._loaded(selector, allowed)
+            selections = self._loaded(allowed)
         with self._stage(Stage.REFERENCE_RESOLVE):
             for selection in selections.values():
                 selection.expand()
@@ -76,20 +89,20 @@ class Extraction:
     def core(self, roots: Iterable[Pair]) -> list[bytes]:
         """Return the line with resources of no patient: those that groups select directly, and ``roots``."""
         with self._stage(Stage.DIRECT_LOAD):
-            selection = self._core_selection(Selector(self.query, self.data, self.record, is_core=True), roots)
+            selection = self._core_selection(self.record, roots)
         groups_of = selection.groups_of(of_patients=False)
         with self._stage(Stage.COPY_REDACT):
             return [self._line(CORE, selection, groups_of, groups_of.__contains__)] if groups_of else []
 
-    def _core_selection(self, selector: Selector, roots: Iterable[Pair] = ()) -> Selection:
-        selection, groups = Selection(selector, None), selector.direct[False]
+    def _core_selection(self, record: UnitRecord, roots: Iterable[Pair] = ()) -> Selection:
+        selection, groups = Selection(self.query, self.data, record), self.query.direct(of_patients=False)
         for kind in sorted({group.type for group in groups}):
             for resource in self.data.of_type(kind):
                 selection.add(resource, groups)
         for key, group in roots:
             found = self.data.find(key)
             if found is not None:
-                selection.add(found, [selector.by_id[group]])
+                selection.add(found, [self.query.by_id[group]])
         selection.expand()
         selection.prune()
         return selection
@@ -117,12 +130,12 @@ class Extraction:
                 allowed[patient] = permission
         return allowed
 
-    def _loaded(self, selector: Selector, allowed: Mapping[str, Permission | None]) -> dict[str, Selection]:
-        groups = selector.direct[True]
+    def _loaded(self, allowed: Mapping[str, Permission | None]) -> dict[str, Selection]:
+        groups = self.query.direct(of_patients=True)
         kinds = {group.type for group in groups} | {PATIENT}
         selections: dict[str, Selection] = {}
         for patient, permission in allowed.items():
-            selection = Selection(selector, patient, permission)
+            selection = Selection(self.query, self.data, self.record, patient, permission)
             for resource in self.data.of_patient(patient, kinds):
                 selection.add(resource, groups)
             if selection.lacks_required():
@@ -139,7 +152,7 @@ class Extraction:
     @cached_property
     def _core_keys(self) -> set[str]:
         """``Type/id`` of what groups put into the core file directly, whatever patients refer to."""
-        return {key for key, _ in self._core_selection(Selector(self.query, self.data, UnitRecord(CORE))).alive}
+        return {key for key, _ in self._core_selection(UnitRecord(CORE)).alive}
 
     def _line(
         self, identity: str, selection: Selection, groups_of: Mapping[str, Sequence[str]], keeps: Callable[[str], bool]
@@ -160,7 +173,7 @@ class Extraction:
     def _copied(
         self, selection: Selection, key: str, groups: tuple[str, ...], keeps: Callable[[str], bool]
     ) -> dict[str, Any]:
-        by_id = {group.id: group for group in self.query.groups}
+        by_id = self.query.by_id
         if groups not in self._trees:
             paths = [attribute.path for group in groups for attribute in by_id[group].attributes]
             self._trees[groups] = element_tree(by_id[groups[0]].type, paths)
@@ -189,3 +202,66 @@ class Extraction:
 
 def _source(system: str, value: str) -> Node:
     return {"role": "source", "what": {"identifier": {"system": _SYSTEMS + system, "value": value}}}
+
+
+@dataclass(frozen=True)
+class UnitRunner:
+    """Runs units of jobs."""
+
+    data: DataSet
+    store: JobStore
+    options: ExtractionOptions
+
+    def __call__(self, job: Job, unit: Unit, control: UnitControl) -> UnitDone:
+        """Run a unit. Its files are complete when this returns. Raises ``OSError`` and ``Aborted``."""
+        query = read_query(bytes(job.parameters.crtdl))
+        if unit.id == job.cohort.id:
+            return self._cohort(job, unit, query, control)
+
+        def enter(stage: Stage) -> None:
+            control.stage = stage
+            self.options.wait(control, self.options.batch_delay / len(Stage))
+
+        now = self.options.clock()
+        # The same times on every attempt, so that a repeated unit writes the same bytes.
+        times = (job.started_at or now, unit.timings.started_at or now)
+        extraction = Extraction(query, self.data, job.id, unit.id, times, now.date(), enter)
+        records = [self.store.record(job.id, batch.id) for batch in job.batches] if unit.id == CORE else []
+        if unit.id == CORE:
+            lines = extraction.core(sorted({pair for record in records for pair in record.wanted}))
+        else:
+            lines = extraction.batch(self.store.patients(job.id, unit.id))
+        record, audit = extraction.record, extraction.audit
+        directory = self.store.results(job.id)
+        for name, content in ((f"{unit.id}.ndjson", lines), (f"{unit.id}_consent.ndjson", audit)):
+            if content:
+                write_whole(directory / name, b"".join(line + b"\n" for line in content))
+        self.store.save_record(job.id, record)
+        if records:
+            self._report(job, query, records, record)
+        state = UnitState.FINISHED if lines or unit.id == CORE else UnitState.SKIPPED
+        timings = msgspec.structs.replace(unit.timings, stage_nanos=record.timings)
+        done = Unit(unit.id, state, 0, timings, bool(lines), bool(audit))
+        nobody = "A batch was skipped because none of its patients consents."
+        return UnitDone(done, warning=nobody if record.nobody_consents else None)
+
+    def _cohort(self, job: Job, unit: Unit, query: Query, control: UnitControl) -> UnitDone:
+        """Find the patients of a job, its cohort or those listed by the client, and split them into batches."""
+        self.options.wait(control, self.options.batch_delay)
+        found = list(job.parameters.patient)
+        if not found:
+            found = CohortQuery(self.data, self.options.clock().date()).patients(query.cohort_definition)
+        size = job.parameters.batch_size
+        parts = {str(uuid.uuid4()): found[start : start + size] for start in range(0, len(found), size)}
+        self.store.save_batches(job.id, parts)
+        changes = {"cohort_size": len(found), "batches": tuple(Unit(name) for name in parts)}
+        warning = None if found else "The cohort is empty: there are no batches to process."
+        return UnitDone(msgspec.structs.replace(unit, state=UnitState.FINISHED), changes, warning)
+
+    def _report(self, job: Job, query: Query, batches: list[UnitRecord], core: UnitRecord) -> None:
+        directory = self.store.results(job.id)
+        records = [*batches, core]
+        write_whole(directory / RESOURCE_EXCLUSIONS, report(RESOURCE_COLUMNS, records))
+        write_whole(directory / PATIENT_EXCLUSIONS, report(PATIENT_COLUMNS, records))
+        counts = summary(job.cohort_size or 0, query, batches, core)
+        write_whole(directory / SUMMARY, msgspec.json.encode(counts))

@@ -333,7 +333,7 @@ class _Extraction(msgspec.Struct, frozen=True, rename="camel"):
     attribute_groups: Annotated[tuple[Group, ...], _Some]
 
 
-class Query(msgspec.Struct, frozen=True, rename="camel"):
+class Query(msgspec.Struct, frozen=True, rename="camel", dict=True):
     """A CRTDL."""
 
     version: Annotated[str, msgspec.Meta(pattern=r"^(1|https?://\S+)$")]
@@ -347,6 +347,15 @@ class Query(msgspec.Struct, frozen=True, rename="camel"):
     def groups(self) -> tuple[Group, ...]:
         """Return the attribute groups."""
         return self.data_extraction.attribute_groups
+
+    @cached_property
+    def by_id(self) -> dict[str, Group]:
+        """The groups by their ids, in the order of the query."""
+        return {group.id: group for group in self.groups}
+
+    def direct(self, *, of_patients: bool) -> list[Group]:
+        """Return the groups that select resources directly."""
+        return [each for each in self.groups if not each.include_reference_only and each.of_patients == of_patients]
 
     @property
     def needs_consent(self) -> bool:

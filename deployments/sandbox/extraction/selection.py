@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from deployments.sandbox.extraction.consent import Permission
 from deployments.sandbox.extraction.data import DataSet, Resource
@@ -65,85 +64,42 @@ def _is_within(node: Node, wanted: DateFilter) -> bool:
     return any(found is not None and found.overlaps(days) for found in happened)
 
 
-@dataclass
-class Selector:
-    """Checks single resources. Exclusions within the core file are reported by the core pass alone (``is_core``)."""
-
-    query: Query
-    data: DataSet
-    record: UnitRecord
-    is_core: bool = False
-
-    @cached_property
-    def by_id(self) -> dict[str, Group]:
-        """The groups by their ids."""
-        return {group.id: group for group in self.query.groups}
-
-    @cached_property
-    def direct(self) -> dict[bool, list[Group]]:
-        """Groups that select resources directly: those of patients, and the others."""
-        chosen = [group for group in self.query.groups if not group.include_reference_only]
-        return {which: [group for group in chosen if group.of_patients == which] for which in (True, False)}
-
-    def report(self, reason: Reason, group: Group, attribute: str, key: str, patient: str | None) -> None:
-        """Record an exclusion, unless the core pass does."""
-        if group.of_patients or self.is_core:
-            self.record.exclude(reason, self.query.label(group), attribute, key, patient)
-
-    def links(
-        self, resource: Resource, group: Group, permission: Permission | None, patient: str | None
-    ) -> list[Link] | None:
-        """Return the links of a resource that meets a group's conditions, or None. Consent is for patients' groups."""
-        node = resource.node()
-        if not belongs(node, group):
-            return None
-        if group.of_patients and permission is not None and not permission.allows(node):
-            self.report(Reason.CONSENT, group, "", resource.key, patient)
-            return None
-        for attribute in group.attributes:
-            if attribute.must_have and next(values(node, attribute.path), None) is None:
-                self.report(Reason.MUST_HAVE, group, attribute.attribute_ref, resource.key, patient)
-                return None
-        return [
-            Link(attribute, _keys(values(node, attribute.path)))
-            for attribute in group.attributes
-            if attribute.linked_groups
-        ]
-
-
 def _keys(found: Iterable[object]) -> list[str]:
     """Return ``Type/id`` of the references below some values; other references are ignored."""
     keys = (local_key(reference["reference"]) for value in found for reference in references(value))
     return list(dict.fromkeys(key for key in keys if key is not None))
 
 
+@dataclass
 class Selection:
-    """The pairs of one patient, or of the core file (``patient`` None)."""
+    """The pairs of one patient, or of the core file (``patient`` None), which alone reports what its resources lack.
 
-    def __init__(self, selector: Selector, patient: str | None, permission: Permission | None = None) -> None:
-        self._of = selector
-        self._by_id = selector.by_id
-        self._patient = patient
-        self._permission = permission
-        self._links: dict[Pair, list[Link]] = {}
-        self._roots: set[Pair] = set()
-        self._waiting: list[Pair] = []
-        self.resources: dict[str, Resource] = {}
-        self.failed: set[Pair] = set()
-        """Pairs that do not meet the conditions of their group."""
-        self.alive = self._roots
-        """Pairs in the result: those selected directly, and after ``prune`` all."""
+    ``permission``: the days of the patient's data, None for all.
+    """
+
+    query: Query
+    data: DataSet
+    record: UnitRecord
+    patient: str | None = None
+    permission: Permission | None = None
+    resources: dict[str, Resource] = field(default_factory=dict)
+    failed: set[Pair] = field(default_factory=set)
+    """Pairs that do not meet the conditions of their group."""
+    alive: set[Pair] = field(default_factory=set)
+    """Pairs in the result: those selected directly, and after ``prune`` all."""
+    _links: dict[Pair, list[Link]] = field(default_factory=dict)
+    _waiting: list[Pair] = field(default_factory=list)
 
     def add(self, resource: Resource, groups: Iterable[Group]) -> None:
         """Add a resource to those groups that accept it."""
         for group in groups:
             if group.type == resource.type and self._add_pair(resource, group):
-                self._roots.add((resource.key, group.id))
+                self.alive.add((resource.key, group.id))
 
     def lacks_required(self) -> bool:
         """Return whether a direct group with a ``mustHave`` is empty, or there is no Patient."""
         present = {group for _, group in self.alive}
-        needed = (group for group in self._of.direct[True] if group.must_have or group.type == PATIENT)
+        needed = (group for group in self.query.direct(of_patients=True) if group.must_have or group.type == PATIENT)
         return any(group.id not in present for group in needed)
 
     def expand(self) -> None:
@@ -152,7 +108,7 @@ class Selection:
             pair = self._waiting.pop()
             for link in self._links[pair]:
                 for key in link.keys:
-                    link.targets += self._targets(self._by_id[pair[1]], link.attribute, key)
+                    link.targets += self._targets(self.query.by_id[pair[1]], link.attribute, key)
 
     def prune(self) -> None:
         """Remove pairs with unresolved required references, and pairs that only they referenced."""
@@ -166,15 +122,15 @@ class Selection:
             broken = bool(found)
         self.alive = self._reachable(standing)
         for pair in sorted(set(self._links) - self.alive):
-            group = self._by_id[pair[1]]
-            self._of.report(Reason.CASCADING_DELETE, group, causes.get(pair, ""), pair[0], self._patient)
+            group = self.query.by_id[pair[1]]
+            self._report(Reason.CASCADING_DELETE, group, causes.get(pair, ""), pair[0])
 
     def groups_of(self, *, of_patients: bool) -> dict[str, list[str]]:
         """Return the groups of each resource, resources by type and id, groups in the order of the query."""
-        order = {group.id: number for number, group in enumerate(self._of.query.groups)}
+        order = [*self.query.by_id]
         found: dict[str, list[str]] = {}
-        for key, group in sorted(self.alive, key=lambda pair: (pair[0].split("/"), order[pair[1]])):
-            if self._by_id[group].of_patients == of_patients:
+        for key, group in sorted(self.alive, key=lambda pair: (pair[0].split("/"), order.index(pair[1]))):
+            if self.query.by_id[group].of_patients == of_patients:
                 found.setdefault(key, []).append(group)
         return found
 
@@ -184,7 +140,7 @@ class Selection:
             return True
         if pair in self.failed:
             return False
-        links = self._of.links(resource, group, self._permission, self._patient)
+        links = self._evaluated(resource, group)
         if links is None:
             self.failed.add(pair)
             return False
@@ -193,18 +149,40 @@ class Selection:
         self.resources[resource.key] = resource
         return True
 
+    def _evaluated(self, resource: Resource, group: Group) -> list[Link] | None:
+        """Return the links of a resource that meets a group's conditions, or None. Consent is for patients' groups."""
+        node = resource.node()
+        if not belongs(node, group):
+            return None
+        if group.of_patients and self.permission is not None and not self.permission.allows(node):
+            self._report(Reason.CONSENT, group, "", resource.key)
+            return None
+        for attribute in group.attributes:
+            if attribute.must_have and next(values(node, attribute.path), None) is None:
+                self._report(Reason.MUST_HAVE, group, attribute.attribute_ref, resource.key)
+                return None
+        return [
+            Link(attribute, _keys(values(node, attribute.path)))
+            for attribute in group.attributes
+            if attribute.linked_groups
+        ]
+
+    def _report(self, reason: Reason, group: Group, attribute: str, key: str) -> None:
+        if group.of_patients or self.patient is None:
+            self.record.exclude(reason, self.query.label(group), attribute, key, self.patient)
+
     def _targets(self, group: Group, attribute: Attribute, key: str) -> list[Pair]:
-        resource = self._of.data.find(key)
+        resource = self.data.find(key)
         if resource is None:
-            self._of.report(Reason.REFERENCE_NOT_FOUND, group, attribute.attribute_ref, key, self._patient)
+            self._report(Reason.REFERENCE_NOT_FOUND, group, attribute.attribute_ref, key)
             return []
-        if is_patients(resource.type) and self._patient not in resource.owners:
-            self._of.report(Reason.RESOURCE_OUTSIDE_BATCH, group, attribute.attribute_ref, key, self._patient)
+        if is_patients(resource.type) and self.patient not in resource.owners:
+            self._report(Reason.RESOURCE_OUTSIDE_BATCH, group, attribute.attribute_ref, key)
             return []
-        linked = [self._by_id[name] for name in attribute.linked_groups or ()]
+        linked = [self.query.by_id[name] for name in attribute.linked_groups or ()]
         found = [(key, each.id) for each in linked if each.type == resource.type and self._add_pair(resource, each)]
         if not found and not any(belongs(resource.node(), each) for each in linked):
-            self._of.report(Reason.REFERENCE_NOT_FOUND, group, attribute.attribute_ref, key, self._patient)
+            self._report(Reason.REFERENCE_NOT_FOUND, group, attribute.attribute_ref, key)
         return found
 
     def _broken(self, pair: Pair, standing: set[Pair]) -> str | None:
@@ -213,7 +191,7 @@ class Selection:
         return next((link.attribute.attribute_ref for link in required if standing.isdisjoint(link.targets)), None)
 
     def _reachable(self, standing: set[Pair]) -> set[Pair]:
-        reached = self._roots & standing
+        reached = self.alive & standing
         waiting = list(reached)
         while waiting:
             for link in self._links[waiting.pop()]:
