@@ -139,6 +139,12 @@ class Result:
         return found[0] if found else None
 
     @property
+    def batches(self) -> list[dict[str, Any]]:
+        extension = self.extension("extractor-job")
+        assert extension is not None
+        return extension["valueObject"]["batches"]  # type: ignore[no-any-return]
+
+    @property
     def summary(self) -> dict[str, Any]:
         extension = self.extension("extractor-job-diagnostics-summary")
         assert extension is not None

@@ -20,6 +20,7 @@ from tests.deployments.sandbox.extraction.conftest import (
     crtdl,
     group,
     patient,
+    progress,
     resource,
     write,
 )
@@ -38,9 +39,10 @@ def provision(part: int, start: str, end: str, kind: str = "permit") -> dict[str
 
 def consent(key: str, *provisions: dict[str, Any], **fields: Any) -> dict[str, Any]:
     made = {"status": "active", "dateTime": "2024-01-01", "provision": {"type": "deny", "provision": list(provisions)}}
-    return resource("Consent", f"consent-{key}", key, **(made | fields))
+    return resource("Consent", f"consent-{key}", key, PROFILE, **(made | fields))
 
 
+PROFILE = "https://example.org/Consent"
 USE = provision(8, "2024-01-01", "2054-12-31")
 COLLECT = provision(6, "2024-01-01", "2025-12-31")
 
@@ -116,36 +118,34 @@ class TestSkippedBatches:
             patient("a", gender="male"), consent("a", USE, COLLECT),
             patient("b", gender="male"), consent("b", expired, COLLECT),
             resource("Encounter", "e", "b", period={"start": "2025"}, status="finished", length={"value": 1.50}),
+            patient("c", gender="male"),
         )  # fmt: skip
-        return start(data, batchsize=1)
+        return start(data, batchsize=1, maxconcurrency=1, held=True)
 
-    def test_a_batch_in_which_nobody_consents_is_skipped_with_a_warning(self, client: ExtractionServerClient) -> None:
+    def test_batches_in_which_nobody_consents_are_skipped_with_a_warning(self, client: ExtractionServerClient) -> None:
         result = client.extract(QUERY)
-        assert set(result.resources) == {"Patient/a"}
-        assert result.left_out() == {("CONSENT", "b")}
-        assert result.summary["Patient-Exclusions"]["CONSENT"] == 1
-        job = result.extension("extractor-job")
-        assert job is not None
-        assert [batch["state"] for batch in job["valueObject"]["batches"]] == ["FINISHED", "SKIPPED"]
+        assert (set(result.resources), len(result.manifest["output"])) == ({"Patient/a"}, 1)
+        assert result.left_out() == {("CONSENT", "b"), ("CONSENT", "c")}
+        assert result.summary["Patient-Exclusions"]["CONSENT"] == 2
+        assert [batch["state"] for batch in result.batches] == ["FINISHED", "SKIPPED", "SKIPPED"]
+        assert progress(client.task(result.job))["batchesCompleted"] == 3
         issues = result.extension("extractor-job-issues")
         assert issues is not None
-        skipped = job["valueObject"]["batches"][1]["id"]
         assert [(issue["severity"], issue["diagnostics"]) for issue in issues["valueObject"]] == [
-            ("WARNING", f"batch {skipped}")
+            ("WARNING", f"batch {batch['id']}") for batch in result.batches[1:]
         ]
-        assert len(result.manifest["output"]) == 1
 
-    def test_the_audit_files_are_linked_from_the_task_skipped_batches_included(
+    def test_the_task_links_each_audit_file_that_there_is_once_the_job_is_completed(
         self, client: ExtractionServerClient
     ) -> None:
-        result = client.extract(QUERY)
-        task = client.task(result.job)
-        job = result.extension("extractor-job")
-        assert job is not None
-        urls = [
-            f"{client.base_url}/output/{result.job}/{b['id']}_consent.ndjson" for b in job["valueObject"]["batches"]
+        job = client.submit(QUERY)
+        assert "output" not in client.reach(job, "RUNNING_PROCESS_CORE")
+        result = client.result(job)
+        # Nothing was read for the third batch.
+        urls = [f"{client.base_url}/output/{job}/{batch['id']}_consent.ndjson" for batch in result.batches[:2]]
+        assert client.task(job)["output"] == [
+            {"type": {"text": "Consent audit NDJSON"}, "valueUrl": url} for url in urls
         ]
-        assert task["output"] == [{"type": {"text": "Consent audit NDJSON"}, "valueUrl": url} for url in urls]
         assert not any("_consent" in entry["url"] for entry in result.manifest["output"])
 
     def test_each_line_has_minimized_consents_and_encounters_of_one_patient(
@@ -162,7 +162,8 @@ class TestSkippedBatches:
             ("Bundle", "collection", 2),
         ]
         found = [entry["resource"] for entry in lines[1]["entry"]]
-        assert set(found[0]) == {"resourceType", "id", "status", "patient", "dateTime", "provision"}
+        assert set(found[0]) == {"resourceType", "id", "meta", "status", "patient", "dateTime", "provision"}
+        assert found[0]["meta"] == {"profile": [PROFILE]}
         assert found[1] == {
             "resourceType": "Encounter", "id": "e", "subject": {"reference": "Patient/b"}, "period": {"start": "2025"},
         }  # fmt: skip

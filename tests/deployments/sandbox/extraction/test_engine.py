@@ -107,9 +107,11 @@ class TestMoves:
         slow.operate(running, "pause")
         assert slow.operate(running, "pause").status_code == 409
 
-    @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED"])
-    def test_final_states_allow_none_of_them(self, start: Start, hospital: Path, state: str) -> None:
-        client = start(hospital, held=True)
+    @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED"])
+    def test_final_states_allow_none_of_them(self, start: Start, hospital: Path, tmp_path: Path, state: str) -> None:
+        if state == "FAILED":
+            (tmp_path / "results").write_text("")  # no directory: results cannot be written
+        client = start(hospital, state=tmp_path, retry_delay=0, held=True)
         job = client.submit(crtdl())
         if state == "CANCELLED":
             client.operate(job, "cancel")
@@ -211,12 +213,13 @@ class TestTemporaryFailure:
         assert [text.partition(" failed")[0] for text in texts[:4]] == [f"Attempt {n} of 5" for n in (1, 2, 3, 4)]
         assert texts[4].startswith("The job failed after 5 attempts")
 
-    def test_it_can_be_cancelled_and_deleted_but_not_paused(self, start: Start, hospital: Path, blocked: Path) -> None:
+    def test_it_can_be_cancelled_and_deleted_only(self, start: Start, hospital: Path, blocked: Path) -> None:
         client = start(hospital, state=blocked.parent, retry_delay=600)
         first, second = client.submit(crtdl()), client.submit(crtdl())
         for job in (first, second):
             client.reach(job, "TEMP_FAILED")
-            assert (client.poll(job).status_code, client.operate(job, "pause").status_code) == (503, 409)
+            statuses = [client.poll(job), client.operate(job, "pause"), client.operate(job, "resume")]
+            assert [answer.status_code for answer in statuses] == [503, 409, 409]
         assert client.operate(first, "cancel").status_code == 200
         assert client.delete(f"/fhir/Task/{second}").status_code == 204
 
@@ -255,7 +258,7 @@ class TestRestart:
             assert complete(again, job) == EVERYBODY
 
     def test_kill_9_at_any_moment_loses_no_job(self, start: Start, tmp_path: Path) -> None:
-        program = [sys.executable, "-m", "deployments.sandbox", "--state", str(tmp_path)]
+        program = [sys.executable, "-m", "flows.run", "sandbox", "--state", str(tmp_path)]
         settings = ["--set", "batchsize=2", "--set", "maxconcurrency=2", "--set", "batch_delay=0.1"]
         process = subprocess.Popen([*program, *settings], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert process.stdout is not None

@@ -381,16 +381,14 @@ class TestCore:
         )
         assert list(result.texts) == ["core.ndjson"]
         assert result.extension("extractor-job-issues") is None
-        job = result.extension("extractor-job")
-        assert job is not None
-        assert [batch["state"] for batch in job["valueObject"]["batches"]] == ["SKIPPED"]
+        assert [batch["state"] for batch in result.batches] == ["SKIPPED"]
 
 
 class TestReports:
     def test_every_field_is_quoted_and_the_columns_are_those_of_the_contract(self, extract: Any) -> None:
         labelled = group("cond", "Condition", attribute("Condition.code", must=True), name='Dia"gnose, 1')
         result = extract(crtdl(labelled), resource("Condition", "c", "p1"))
-        batch = next(iter(result.extension("extractor-job")["valueObject"]["batches"]))["id"]
+        batch = result.batches[0]["id"]
         assert result.report("resource-exclusions.csv") == (
             '"Batch-ID","Reason","Group","Attribute","Resource-ID","Patient-ID"\n'
             f'"{batch}","MUST_HAVE","Dia""gnose, 1","Condition.code","Condition/c","p1"\n'
