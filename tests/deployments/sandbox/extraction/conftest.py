@@ -115,7 +115,7 @@ def parameters(query: Any, *patients: str) -> dict[str, Any]:
 class Result:
     """Result files, reports and manifest of a completed job."""
 
-    def __init__(self, client: ExtractionServerClient, job: str, manifest: dict[str, Any]) -> None:
+    def __init__(self, client: Client, job: str, manifest: dict[str, Any]) -> None:
         self.client, self.job, self.manifest = client, job, manifest
         self.texts = {entry["url"].rpartition("/")[2]: client.get(entry["url"]).text for entry in manifest["output"]}
 
@@ -170,7 +170,7 @@ def by_key(bundle: dict[str, Any]) -> dict[str, Any]:
     return {f"{item['resourceType']}/{item['id']}": item for item in resources if item["resourceType"] != "Provenance"}
 
 
-class ExtractionServerClient(httpx.Client):
+class Client(httpx.Client):
     """An HTTP client of one extraction server. With a ``pace`` it releases held units while it waits, and only then."""
 
     def __init__(self, url: str, pace: UnitPace | None = None) -> None:
@@ -247,7 +247,7 @@ def progress(task: Any) -> dict[str, Any]:
     return found | {"active": [{part["url"]: part["valueString"] for part in parts} for parts in active]}
 
 
-Start = Callable[..., ExtractionServerClient]
+Start = Callable[..., Client]
 
 
 @pytest.fixture(scope="session")
@@ -268,13 +268,13 @@ def start(_closing: Callable[[ExitStack], None]) -> Iterator[Start]:
     """
     with ExitStack() as opened:
 
-        def begin(data: Path, held: bool = False, **options: Any) -> ExtractionServerClient:
+        def begin(data: Path, held: bool = False, **options: Any) -> Client:
             pace = UnitPace() if held else None
             made = ExtractionOptions(
                 data=data, **({"clock": lambda: TODAY} | ({"wait": pace} if pace else {}) | options)
             )
             served = opened.enter_context(serve_in_thread(extraction_service(made)))
-            return opened.enter_context(ExtractionServerClient(served.url, pace))
+            return opened.enter_context(Client(served.url, pace))
 
         yield begin
         _closing(opened.pop_all())

@@ -15,7 +15,7 @@ from tests.deployments.sandbox.extraction.conftest import (
     ICD,
     LOINC,
     SNOMED,
-    ExtractionServerClient,
+    Client,
     Start,
     ccdl,
     code,
@@ -55,7 +55,7 @@ def age(value: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def client(start: Start, hospital: Path) -> ExtractionServerClient:
+def client(start: Start, hospital: Path) -> Client:
     return start(hospital)
 
 
@@ -72,7 +72,7 @@ def found(start: Start, tmp_path: Path) -> Any:
 
 
 class TestAnswer:
-    def test_it_is_a_list_of_patient_references(self, client: ExtractionServerClient) -> None:
+    def test_it_is_a_list_of_patient_references(self, client: Client) -> None:
         answer = client.post("/fhir/$evaluate-cohort", json=ccdl([gender("male")]))
         assert answer.headers["content-type"] == "application/fhir+json"
         assert answer.json() == {
@@ -82,29 +82,29 @@ class TestAnswer:
             "entry": [{"item": {"reference": "Patient/b"}}],
         }
 
-    def test_of_a_crtdl_only_the_cohort_definition_is_used(self, client: ExtractionServerClient) -> None:
+    def test_of_a_crtdl_only_the_cohort_definition_is_used(self, client: Client) -> None:
         query = crtdl(cohort=ccdl([gender("male")]))
         assert client.cohort(query) == ["b"]
         assert client.cohort(query | {"dataExtraction": "anything", "version": 99}) == ["b"]
 
-    def test_no_job_is_created(self, client: ExtractionServerClient) -> None:
+    def test_no_job_is_created(self, client: Client) -> None:
         client.cohort(ccdl([EVERYBODY]))
         assert client.get("/fhir/Task").json()["total"] == 0
 
     @pytest.mark.parametrize("body", [b"", b"no json", b"[]", b"{}", b'{"resourceType":"Parameters"}', b"\xff"])
-    def test_what_is_neither_crtdl_nor_ccdl_is_400(self, client: ExtractionServerClient, body: bytes) -> None:
+    def test_what_is_neither_crtdl_nor_ccdl_is_400(self, client: Client, body: bytes) -> None:
         answer = client.post("/fhir/$evaluate-cohort", content=body)
         assert answer.status_code == 400
         assert answer.json()["issue"][0]["severity"] == "fatal"
 
 
 class TestStructure:
-    def test_inclusion_is_an_and_of_ors(self, client: ExtractionServerClient) -> None:
+    def test_inclusion_is_an_and_of_ors(self, client: Client) -> None:
         assert client.cohort(ccdl([gender("male"), gender("female")])) == ["a", "b"]
         diabetes = criterion("Diagnose", DIABETES)
         assert client.cohort(ccdl([gender("male"), gender("female")], [diabetes])) == ["a"]
 
-    def test_exclusion_is_an_or_of_ands(self, client: ExtractionServerClient) -> None:
+    def test_exclusion_is_an_or_of_ands(self, client: Client) -> None:
         adult, diabetes = age(compare("ge", 18, "a")), criterion("Diagnose", DIABETES)
         everybody = [adult, age(compare("lt", 18, "a"))]
         assert client.cohort(ccdl(everybody)) == ["a", "b", "c", "d"]
@@ -114,7 +114,7 @@ class TestStructure:
 
 
 class TestPatient:
-    def test_gender(self, client: ExtractionServerClient) -> None:
+    def test_gender(self, client: Client) -> None:
         assert client.cohort(ccdl([gender("female")])) == ["a"]
         assert client.cohort(ccdl([EVERYBODY])) == ["a", "b", "c"]  # d has none
 
@@ -132,7 +132,7 @@ class TestPatient:
         ],
     )
     def test_age_is_in_completed_years_months_or_weeks(
-        self, client: ExtractionServerClient, value: dict[str, Any], expected: list[str]
+        self, client: Client, value: dict[str, Any], expected: list[str]
     ) -> None:
         assert client.cohort(ccdl([age(value)])) == expected
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.deployments.sandbox.extraction.conftest import (
     EVERYBODY,
-    ExtractionServerClient,
+    Client,
     Start,
     attribute,
     ccdl,
@@ -111,7 +111,7 @@ def test_a_permit_during_an_encounter_counts_from_the_start_of_the_encounter(
 
 class TestSkippedBatches:
     @pytest.fixture
-    def client(self, start: Start, tmp_path: Path) -> ExtractionServerClient:
+    def client(self, start: Start, tmp_path: Path) -> Client:
         expired = provision(8, "2020-01-01", "2025-12-31")
         data = write(
             tmp_path / "data",
@@ -122,7 +122,7 @@ class TestSkippedBatches:
         )  # fmt: skip
         return start(data, batchsize=1, maxconcurrency=1, held=True)
 
-    def test_batches_in_which_nobody_consents_are_skipped_with_a_warning(self, client: ExtractionServerClient) -> None:
+    def test_batches_in_which_nobody_consents_are_skipped_with_a_warning(self, client: Client) -> None:
         result = client.extract(QUERY)
         assert (set(result.resources), len(result.manifest["output"])) == ({"Patient/a"}, 1)
         assert result.left_out() == {("CONSENT", "b"), ("CONSENT", "c")}
@@ -135,9 +135,7 @@ class TestSkippedBatches:
             ("WARNING", f"batch {batch['id']}") for batch in result.batches[1:]
         ]
 
-    def test_the_task_links_each_audit_file_that_there_is_once_the_job_is_completed(
-        self, client: ExtractionServerClient
-    ) -> None:
+    def test_the_task_links_each_audit_file_that_there_is_once_the_job_is_completed(self, client: Client) -> None:
         job = client.submit(QUERY)
         assert "output" not in client.reach(job, "RUNNING_PROCESS_CORE")
         result = client.result(job)
@@ -148,9 +146,7 @@ class TestSkippedBatches:
         ]
         assert not any("_consent" in entry["url"] for entry in result.manifest["output"])
 
-    def test_each_line_has_minimized_consents_and_encounters_of_one_patient(
-        self, client: ExtractionServerClient
-    ) -> None:
+    def test_each_line_has_minimized_consents_and_encounters_of_one_patient(self, client: Client) -> None:
         result = client.extract(QUERY)
         lines = [
             json.loads(line)
@@ -168,6 +164,6 @@ class TestSkippedBatches:
             "resourceType": "Encounter", "id": "e", "subject": {"reference": "Patient/b"}, "period": {"start": "2025"},
         }  # fmt: skip
 
-    def test_without_a_need_for_consent_there_is_no_audit(self, client: ExtractionServerClient) -> None:
+    def test_without_a_need_for_consent_there_is_no_audit(self, client: Client) -> None:
         result = client.extract(WITHOUT)
         assert "output" not in client.task(result.job)

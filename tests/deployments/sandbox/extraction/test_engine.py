@@ -19,7 +19,7 @@ from deployments.sandbox.serve import serve_in_thread
 from tests.conftest import ROOT
 from tests.deployments.sandbox.extraction.conftest import (
     TODAY,
-    ExtractionServerClient,
+    Client,
     Start,
     crtdl,
     progress,
@@ -29,14 +29,14 @@ from tests.deployments.sandbox.extraction.test_task import put, version
 
 
 @pytest.fixture
-def slow(start: Start, hospital: Path) -> ExtractionServerClient:
+def slow(start: Start, hospital: Path) -> Client:
     return start(hospital, batchsize=1, maxconcurrency=1, held=True)
 
 
 RUNNING = ("RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE")
 
 
-def caught(client: ExtractionServerClient, state: str, operation: str) -> tuple[str, Any]:
+def caught(client: Client, state: str, operation: str) -> tuple[str, Any]:
     """Run an operation on a job in a state; return the job and the Task in the answer."""
     job = client.submit(crtdl())
     client.reach(job, state)
@@ -45,7 +45,7 @@ def caught(client: ExtractionServerClient, state: str, operation: str) -> tuple[
     return job, answer.json()
 
 
-def complete(client: ExtractionServerClient, job: str) -> set[str]:
+def complete(client: Client, job: str) -> set[str]:
     return set(client.result(job).resources)
 
 
@@ -54,9 +54,7 @@ EVERYBODY = {"Patient/a", "Patient/b", "Patient/c"}
 
 class TestMoves:
     @pytest.mark.parametrize("state", RUNNING)
-    def test_pause_and_resume_return_to_the_state_it_was_paused_from(
-        self, slow: ExtractionServerClient, state: str
-    ) -> None:
+    def test_pause_and_resume_return_to_the_state_it_was_paused_from(self, slow: Client, state: str) -> None:
         job, paused = caught(slow, state, "pause")
         assert paused["status"] == "on-hold"
         assert paused["businessStatus"]["coding"][0]["code"] == "PAUSED"
@@ -66,9 +64,7 @@ class TestMoves:
         assert version(resumed.json()) > version(paused)
         assert complete(slow, job) == EVERYBODY
 
-    def test_a_batch_that_runs_while_the_job_is_paused_is_finished_and_recorded(
-        self, slow: ExtractionServerClient
-    ) -> None:
+    def test_a_batch_that_runs_while_the_job_is_paused_is_finished_and_recorded(self, slow: Client) -> None:
         job = slow.submit(crtdl())
         slow.until(job, lambda task: "extension" in task and progress(task)["active"])
         paused = slow.operate(job, "pause").json()
@@ -82,7 +78,7 @@ class TestMoves:
         assert complete(slow, job) == EVERYBODY
 
     @pytest.mark.parametrize("state", ["PENDING", *RUNNING, "PAUSED"])
-    def test_cancel_ends_a_job_in_any_state_that_is_not_final(self, slow: ExtractionServerClient, state: str) -> None:
+    def test_cancel_ends_a_job_in_any_state_that_is_not_final(self, slow: Client, state: str) -> None:
         if state == "PENDING":
             slow.submit(crtdl())
         if state == "PAUSED":
@@ -95,7 +91,7 @@ class TestMoves:
         time.sleep(0.2)  # more than the unit takes to see that it is given up
         assert slow.task(job) == task
 
-    def test_409_where_the_state_does_not_allow_the_operation(self, slow: ExtractionServerClient) -> None:
+    def test_409_where_the_state_does_not_allow_the_operation(self, slow: Client) -> None:
         running, pending = slow.submit(crtdl()), slow.submit(crtdl())
         slow.reach(running, "RUNNING_GET_COHORT")
         for job, operation in ((pending, "pause"), (pending, "resume"), (running, "resume")):
@@ -241,7 +237,7 @@ class TestRestart:
     ) -> None:
         options: dict[str, Any] = {"batchsize": 1, "maxconcurrency": 1, "clock": lambda: TODAY}
         made = ExtractionOptions(hospital, tmp_path / "state", wait=(pace := UnitPace()), **options)
-        with serve_in_thread(extraction_service(made)) as served, ExtractionServerClient(served.url, pace) as client:
+        with serve_in_thread(extraction_service(made)) as served, Client(served.url, pace) as client:
             done, paused, running, pending = (client.submit(crtdl()) for _ in range(4))
             client.reach(done, "COMPLETED")
             client.reach(paused, "RUNNING_PROCESS_BATCH")
@@ -263,7 +259,7 @@ class TestRestart:
         process = subprocess.Popen([*program, *settings], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(3)]
-        with process, ExtractionServerClient(lines[2].split()[1]) as client:
+        with process, Client(lines[2].split()[1]) as client:
             jobs = [client.submit(DEMO_CRTDL.read_bytes()) for _ in range(3)]
             client.until(jobs[0], lambda task: "extension" in task and progress(task)["batchesCompleted"] > 1)
             process.kill()

@@ -15,7 +15,7 @@ from tests.deployments.sandbox.extraction.conftest import (
     EVERYBODY,
     GENDER,
     PATIENTS,
-    ExtractionServerClient,
+    Client,
     Start,
     attribute,
     ccdl,
@@ -33,11 +33,11 @@ CRTDL = base64.b64encode(json.dumps(crtdl()).encode()).decode()
 
 
 @pytest.fixture
-def client(start: Start, hospital: Path) -> ExtractionServerClient:
+def client(start: Start, hospital: Path) -> Client:
     return start(hospital)
 
 
-def test_it_is_answered_202_with_an_empty_body_and_the_absolute_status_url(client: ExtractionServerClient) -> None:
+def test_it_is_answered_202_with_an_empty_body_and_the_absolute_status_url(client: Client) -> None:
     answer = client.post(URL, json=parameters(crtdl()))
     assert (answer.status_code, answer.content) == (202, b"")
     location = answer.headers["content-location"]
@@ -74,9 +74,7 @@ def body(*entries: Any) -> bytes:
         (body(GOOD, {"name": "patient"}), "patient parameter needs a valueString"),
     ],
 )
-def test_what_cannot_be_read_is_400_with_a_fatal_invalid_issue(
-    client: ExtractionServerClient, content: bytes, text: str
-) -> None:
+def test_what_cannot_be_read_is_400_with_a_fatal_invalid_issue(client: Client, content: bytes, text: str) -> None:
     answer = client.post(URL, content=content)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/fhir+json"
@@ -88,7 +86,7 @@ def test_what_cannot_be_read_is_400_with_a_fatal_invalid_issue(
 
 
 @pytest.mark.slow
-def test_a_body_of_2_mib_is_taken_and_a_larger_one_is_413(client: ExtractionServerClient) -> None:
+def test_a_body_of_2_mib_is_taken_and_a_larger_one_is_413(client: Client) -> None:
     content = json.dumps(parameters(crtdl())).encode()
     limit = 2 * 1024 * 1024
     assert client.post(URL, content=content + b" " * (limit - len(content))).status_code == 202
@@ -141,6 +139,6 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_query_that_the_server_cannot_do_is_400_with_the_reason(client: ExtractionServerClient, name: str) -> None:
+def test_a_query_that_the_server_cannot_do_is_400_with_the_reason(client: Client, name: str) -> None:
     query, text = BAD[name]
     assert any(text in finding for finding in client.findings(query)), client.findings(query)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.deployments.sandbox.extraction.conftest import (
-    ExtractionServerClient,
+    Client,
     Start,
     attribute,
     ccdl,
@@ -21,23 +21,23 @@ from tests.deployments.sandbox.extraction.conftest import (
 EXTENSIONS = "https://sandbox.example/fhir/StructureDefinition/"
 
 
-def issues(client: ExtractionServerClient, job: str) -> list[tuple[str, str]]:
+def issues(client: Client, job: str) -> list[tuple[str, str]]:
     outcome = client.poll(job).json()
     assert outcome["resourceType"] == "OperationOutcome"
     return [(issue["severity"], issue["code"]) for issue in outcome["issue"]]
 
 
-def lines(client: ExtractionServerClient, job: str) -> list[str]:
+def lines(client: Client, job: str) -> list[str]:
     return client.poll(job).json()["issue"][-1]["diagnostics"].splitlines()  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def slow(start: Start, hospital: Path) -> ExtractionServerClient:
+def slow(start: Start, hospital: Path) -> Client:
     return start(hospital, batchsize=1, maxconcurrency=1, held=True)
 
 
 class TestUnfinished:
-    def test_202_with_a_phrase_and_four_lines_in_every_running_state(self, slow: ExtractionServerClient) -> None:
+    def test_202_with_a_phrase_and_four_lines_in_every_running_state(self, slow: Client) -> None:
         job = slow.submit(crtdl())
         seen: dict[str, str] = {}
         told: dict[str, list[str]] = {}
@@ -59,7 +59,7 @@ class TestUnfinished:
         assert told["RUNNING_PROCESS_CORE"][2:] == ["Batch progress: 100%", "Cohort size: 3"]
         assert answer.status_code == 200
 
-    def test_410_for_a_cancelled_job(self, slow: ExtractionServerClient) -> None:
+    def test_410_for_a_cancelled_job(self, slow: Client) -> None:
         job = slow.submit(crtdl())
         slow.operate(job, "cancel")
         answer = slow.poll(job)
@@ -71,7 +71,7 @@ class TestUnfinished:
         ("identity", "status", "code"),
         [("no-uuid", 400, "invalid"), ("0b7e1f52-6f2b-4c0e-9d0a-5f5c3f1f7a11", 404, "not-found")],
     )
-    def test_what_is_no_job(self, slow: ExtractionServerClient, identity: str, status: int, code: str) -> None:
+    def test_what_is_no_job(self, slow: Client, identity: str, status: int, code: str) -> None:
         answer = slow.poll(identity)
         assert (answer.status_code, answer.json()["issue"][0]["code"]) == (status, code)
 

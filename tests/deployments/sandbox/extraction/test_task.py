@@ -11,25 +11,23 @@ import httpx
 import pytest
 
 from tests.conftest import wait_until
-from tests.deployments.sandbox.extraction.conftest import TODAY, ExtractionServerClient, Start, crtdl, progress
+from tests.deployments.sandbox.extraction.conftest import TODAY, Client, Start, crtdl, progress
 
 SYSTEM = "https://sandbox.example/fhir/CodeSystem/job-status"
 UNKNOWN = "0b7e1f52-6f2b-4c0e-9d0a-5f5c3f1f7a11"
 
 
 @pytest.fixture
-def client(start: Start, hospital: Path) -> ExtractionServerClient:
+def client(start: Start, hospital: Path) -> Client:
     return start(hospital)
 
 
 @pytest.fixture
-def slow(start: Start, hospital: Path) -> ExtractionServerClient:
+def slow(start: Start, hospital: Path) -> Client:
     return start(hospital, batchsize=1, maxconcurrency=1, held=True)
 
 
-def put(
-    client: ExtractionServerClient, job: str, priority: str | None, version: str | int | None, **fields: Any
-) -> httpx.Response:
+def put(client: Client, job: str, priority: str | None, version: str | int | None, **fields: Any) -> httpx.Response:
     body = {"resourceType": "Task", "id": job, "status": "requested", "intent": "order"} | fields
     if priority is not None:
         body["priority"] = priority
@@ -44,7 +42,7 @@ def version(task: Any) -> int:
 
 
 class TestRead:
-    def test_a_completed_job(self, client: ExtractionServerClient) -> None:
+    def test_a_completed_job(self, client: Client) -> None:
         job = client.submit(crtdl())
         task = client.reach(job, "COMPLETED")
         assert (task["resourceType"], task["id"], task["intent"]) == ("Task", job, "order")
@@ -57,7 +55,7 @@ class TestRead:
         assert answer.headers["etag"] == f'W/"{version(task)}"'
         assert answer.headers["content-type"] == "application/fhir+json"
 
-    def test_status_and_business_status_in_every_state(self, slow: ExtractionServerClient) -> None:
+    def test_status_and_business_status_in_every_state(self, slow: Client) -> None:
         seen: dict[str, str] = {}
 
         def note(task: Any) -> Any:
@@ -81,16 +79,14 @@ class TestRead:
         }
 
     @pytest.mark.parametrize("identity", [UNKNOWN, "no-uuid"])
-    def test_404_with_an_operation_outcome_for_what_is_not_there(
-        self, client: ExtractionServerClient, identity: str
-    ) -> None:
+    def test_404_with_an_operation_outcome_for_what_is_not_there(self, client: Client, identity: str) -> None:
         for answer in (client.get(f"/fhir/Task/{identity}"), client.delete(f"/fhir/Task/{identity}")):
             assert answer.status_code == 404
             assert answer.json()["issue"][0]["code"] == "not-found"
 
 
 class TestProgress:
-    def test_it_is_there_from_the_end_of_the_cohort_query_and_stays(self, slow: ExtractionServerClient) -> None:
+    def test_it_is_there_from_the_end_of_the_cohort_query_and_stays(self, slow: Client) -> None:
         job = slow.submit(crtdl())
         assert "extension" not in slow.reach(job, "RUNNING_GET_COHORT")
         task = slow.reach(job, "RUNNING_PROCESS_BATCH")
@@ -119,7 +115,7 @@ class TestProgress:
 
 class TestSearch:
     @pytest.fixture
-    def jobs(self, slow: ExtractionServerClient) -> list[str]:
+    def jobs(self, slow: Client) -> list[str]:
         """Three jobs, oldest first: cancelled, running, pending."""
         jobs = [slow.submit(crtdl()) for _ in range(3)]
         slow.operate(jobs[0], "cancel")
@@ -130,7 +126,7 @@ class TestSearch:
         return jobs
 
     @staticmethod
-    def found(client: ExtractionServerClient, query: str, **headers: str) -> list[str]:
+    def found(client: Client, query: str, **headers: str) -> list[str]:
         answer = client.get(f"/fhir/Task?{query}", headers=headers)
         assert answer.status_code == 200, answer.text
         bundle = answer.json()
@@ -141,7 +137,7 @@ class TestSearch:
             assert entry["search"] == {"mode": "match"}
         return [entry["resource"]["id"] for entry in entries]
 
-    def test_by_id_and_by_status_and_by_both(self, slow: ExtractionServerClient, jobs: list[str]) -> None:
+    def test_by_id_and_by_status_and_by_both(self, slow: Client, jobs: list[str]) -> None:
         assert set(self.found(slow, f"_id={jobs[0]},{jobs[2]}")) == {jobs[0], jobs[2]}
         assert self.found(slow, "status=CANCELLED") == [jobs[0]]
         assert set(self.found(slow, "status=PAUSED,CANCELLED")) == set(jobs)
@@ -151,7 +147,7 @@ class TestSearch:
         assert self.found(slow, f"_id={jobs[0].upper()}") == [jobs[0]]
 
     def test_by_default_invalid_values_are_dropped_and_an_empty_rest_does_not_filter(
-        self, slow: ExtractionServerClient, jobs: list[str]
+        self, slow: Client, jobs: list[str]
     ) -> None:
         assert self.found(slow, f"_id={jobs[0]},no-uuid") == [jobs[0]]
         assert len(self.found(slow, "_id=no-uuid")) == 3
@@ -159,9 +155,7 @@ class TestSearch:
         assert len(self.found(slow, "status=in-progress,cancelled&colour=blue")) == 3
         assert len(self.found(slow, "status=running", prefer="handling=lenient")) == 3
 
-    def test_strict_handling_is_400_and_lists_every_problem(
-        self, slow: ExtractionServerClient, jobs: list[str]
-    ) -> None:
+    def test_strict_handling_is_400_and_lists_every_problem(self, slow: Client, jobs: list[str]) -> None:
         query = f"_id={jobs[0]},no-uuid&status=PAUSED,running,waiting&colour=blue"
         answer = slow.get(f"/fhir/Task?{query}", headers={"prefer": "respond-async, handling=strict"})
         assert answer.status_code == 400
@@ -177,7 +171,7 @@ class TestPriority:
         [("asap", "asap"), ("stat", "asap"), ("urgent", "asap"), ("routine", "routine"), (None, "routine")],
     )
     def test_put_changes_the_priority_and_answers_with_the_next_version(
-        self, client: ExtractionServerClient, given: str | None, shown: str
+        self, client: Client, given: str | None, shown: str
     ) -> None:
         job = client.submit(crtdl())
         before = client.reach(job, "COMPLETED")
@@ -188,7 +182,7 @@ class TestPriority:
         assert answer.headers["etag"] == f'W/"{version(before) + 1}"'
         assert client.task(job) == answer.json()
 
-    def test_only_the_priority_is_read(self, client: ExtractionServerClient) -> None:
+    def test_only_the_priority_is_read(self, client: Client) -> None:
         job = client.submit(crtdl())
         before = client.reach(job, "COMPLETED")
         answer = put(client, job, "asap", version(before), status="failed", intent="plan", id="other")
@@ -199,7 +193,7 @@ class TestPriority:
         }
         assert answer.json() == expected
 
-    def test_428_when_if_match_is_missing_400_when_the_body_is_no_task(self, client: ExtractionServerClient) -> None:
+    def test_428_when_if_match_is_missing_400_when_the_body_is_no_task(self, client: Client) -> None:
         job = client.submit(crtdl())
         current = version(client.reach(job, "COMPLETED"))
         for header in (None, "3", 'W/"x"'):
@@ -208,7 +202,7 @@ class TestPriority:
         assert put(client, job, "asap", current, resourceType="Patient").status_code == 400
         assert put(client, job, "high", current).status_code == 400
 
-    def test_409_conflict_when_the_version_has_moved_on(self, client: ExtractionServerClient) -> None:
+    def test_409_conflict_when_the_version_has_moved_on(self, client: Client) -> None:
         job = client.submit(crtdl())
         task = client.reach(job, "COMPLETED")
         for stale in (version(task) - 1, version(task) + 1):
