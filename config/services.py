@@ -79,7 +79,7 @@ class ExtractorConfig(ConfigBlock):
         10, description="Repeats of the check that a file is there. 0 or less: no check"
     )
     file_ready_interval: Duration = Field(10 * SECOND, description="Delay between two checks of availability")
-    download_stall_timeout: StallTimeout = Field(MINUTE, description="Longest time without a byte. 0 is the default")
+    download_stall_timeout: StallTimeout = Field(MINUTE, description="Longest time without a byte. 0: the default")
     max_concurrent_downloads: AtLeastOne = Field(4, description="Result files downloaded at once")
     request_timeout: Timeout = Field(MINUTE, description="Limit of a submission, a poll or a Task call")
 
@@ -114,7 +114,7 @@ class FlatteningConfig(ConfigBlock):
     formats: Formats = Field(("csv",), min_length=1, description="Output formats")
     timeout: Timeout = Field(30 * MINUTE, description="Longest wait for rows, from the request on")
     batch_size_mb: Annotated[Integer, or_else(500)] = Field(
-        500, ge=0, description="Memory budget (MiB). 0 is the default"
+        500, ge=0, description="Memory budget (MiB). 0: the default"
     )
 
 
@@ -172,7 +172,7 @@ class HttpImportConfig(ConfigBlock):
 
     # A download link often carries its permission in the query.
     urls: Urls = Field((), repr=False, description="URLs to download, when none is given on the command line")
-    stall_timeout: StallTimeout = Field(MINUTE, description="Longest time without a byte. 0 selects the default")
+    stall_timeout: StallTimeout = Field(MINUTE, description="Longest time without a byte. 0: the default")
 
 
 class RuleBlock(ConfigBlock):

@@ -63,7 +63,7 @@ class Root(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     no_args_is_help=True,
     epilog="Exit codes: 0 done or waiting, 1 failed, 2 usage or configuration, 3 failed temporarily, "
-    "4 the job is being run by another process, 5 a gate, 130/143 stopped by a signal.",
+    "4 the job is being run by another process, 5 stopped by a check, 130/143 stopped by a signal.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every request on stderr: destination, status, sizes, time.")
 @click.version_option(package_name="sluice", prog_name="sluice", message="%(prog)s %(version)s")

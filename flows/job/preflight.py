@@ -1,7 +1,7 @@
 """Run every check that is possible before a job exists, and return all findings. Nothing is started.
 
 Exit code 2 if any finding is about configuration or input, 3 if all of them are about services that cannot be reached.
-The checks of a step are in ``tasks/<step>/checks.py``.
+Each step declares its own checks, in ``tasks/<step>/step.py``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -77,7 +78,9 @@ class Presenter:
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Print the step's line."""
         state = "was complete" if again else "complete"
-        self._print(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
+        line = f"{step.position} {step.name}: {state}: {step.summary()}"
+        stream = sys.stderr if self._to_stderr else sys.stdout
+        self._print(wrapped(line, shutil.get_terminal_size().columns) if stream.isatty() else line, err=self._to_stderr)
         if not again:
             self._warn(step.name, step.warnings)
 
@@ -88,16 +91,16 @@ class Presenter:
             self._said.add(f"{name}: {warning}")
 
     def reported(self, job_dir: Path, shown: Shown) -> None:
-        """Print the verdict of a release report, its stops once, and its path."""
+        """Print the verdict of a release report, and once each its stops and its path."""
         if shown.failed is not None:
             self._print(f"release report: could not be made: {shown.failed}", err=True)
         elif shown.page is not None:
             verdict, _, *found = lines_of(job_dir) or ["made", ""]
             mark = found[0].partition(":")[0] if shown.stops else None  # stops come first; a line may be for several
-            stops = [line.strip() for line in found if line.partition(":")[0] == mark and line not in self._said]
-            self._said.update(found)
-            lines = [f"release report: {verdict}", *stops, str(job_dir / shown.page)]
-            self._print("\n  ".join(lines), err=self._to_stderr)
+            below = [line for line in found if line.partition(":")[0] == mark] + [str(job_dir / shown.page)]
+            new = [line.strip() for line in below if line not in self._said]
+            self._said.update(below)
+            self._print("\n  ".join([f"release report: {verdict}", *new]), err=self._to_stderr)
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
         """Print that and where the job waits, and the release report in short."""
@@ -130,6 +133,13 @@ def presented_by(presenter: Presenter) -> Iterator[None]:
     finally:
         _presenter.reset(before)
         presenter.close()
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return a line in lines of ``width`` columns, cut between words; all but the first are indented."""
+    first, later = text[: len(text) - len(text.lstrip())], "    "
+    lines = textwrap.TextWrapper(width, first, later, break_long_words=False, break_on_hyphens=False)
+    return lines.fill(text.lstrip())
 
 
 def bar(name: str, snapshot: Snapshot, width: int) -> str:
