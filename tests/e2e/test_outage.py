@@ -86,7 +86,7 @@ def test_a_lasting_outage_ends_the_job_with_3_and_continue_goes_on(
     many_transactions(tmp_path, between.url)
     (tmp_path / "impatient").mkdir()
     (tmp_path / "impatient/sitecustomize.py").write_text(IMPATIENT)
-    env = {"PYTHONPATH": f"{tmp_path / 'impatient'}:{ROOT}", "PREFECT_CLIENT_MAX_RETRIES": "1"}
+    env = {"PYTHONPATH": f"{tmp_path / 'impatient'}:{ROOT}"}
     child = sluice_alone.start("pipeline", "start", "config.yaml", "--no-progress", env=env)
     job = started(child)
     wait_until(lambda: len(fhir.posts()) >= 3, 120)

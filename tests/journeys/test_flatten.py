@@ -556,8 +556,18 @@ def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(
     loads = project.services["fhir"].posts()
     assert loads == []
     corrected.unlink()
-    done = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve", "--comment", "names are made up")
-    assert done.code == 0, done.err
+    approve = ("pipeline", "continue", "config.yaml", ran.job, "--approve", "--comment", "names are made up")
+    fhir = project.services["fhir"]
+    fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": None})
+    assert sluice(*approve).code == 3
+    fhir.faults()
+    file = next((job / "import").iterdir())
+    approved, loads = file.read_bytes(), len(fhir.posts())
+    file.write_bytes(approved + b"\n")
+    assert sluice("pipeline", "continue", "config.yaml", ran.job).code == 0
+    assert (sluice.status(ran.job)["state"], len(fhir.posts())) == ("waiting", loads)
+    file.write_bytes(approved)
+    assert [sluice(*approve).code for _ in range(2)] == [5, 0]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tests.conftest import Ran
-from tests.peers.server import Raw, Reply, closed_port, loopback
+from tests.peers.server import Raw, Reply, SeenRequest, closed_port, loopback
 
 CANARY = "Canaryperson"
 GOOD = b"".join(
@@ -260,8 +260,11 @@ shift
 "$@"
 code=$?
 find jobs -mindepth 1 > listing
+mount -o remount,size=500m jobs
+[ "$code" -ne 3 ] || "$1" "$2" "$3" pipeline continue config.yaml latest > continued 2>&1 || exit 98
 exit $code
 """
+"""Of a job that ended for now, a larger disk is tried, too."""
 
 
 def on_small_disk(sluice, place: Path, size: str, *arguments: str) -> tuple[Ran, list[str]]:
@@ -290,19 +293,28 @@ def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place, si
 
 
 @pytest.mark.e2e
-def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(sluice, place):
+def test_a_disk_that_fills_up_is_a_clear_error_leaves_no_half_file_and_continue_goes_on(sluice, place):
     """A server that does not tell the size of a file beforehand: the disk fills up while it is written."""
     config(place, steps="[http_import]")
     with (place / "config.yaml").open("a") as file:
         file.write("compression: {enabled: false}\n")
-    body = GOOD * (125_000_000 // len(GOOD))
-    with loopback([Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)]) as server:
-        start = ("pipeline", "start", "config.yaml", f"{server.url}/x.ndjson")
-        ran, listing = on_small_disk(sluice, place, "108m", *start)
+    small, large = GOOD, GOOD * (125_000_000 // len(GOOD))
+
+    def answer(seen: SeenRequest) -> Raw:
+        body = small if seen.target == "/a.ndjson" else large
+        return Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + (body if seen.method == "GET" else b""))
+
+    with loopback(answer) as server:
+        urls = f"services.http_import.urls=[{server.url}/a.ndjson, {server.url}/x.ndjson]"
+        ran, listing = on_small_disk(sluice, place, "108m", "pipeline", "start", "config.yaml", "--set", urls)
+        asked = [seen.target for seen in server.seen if seen.method == "GET"]
     refused(ran, "disk-full", 3, "x.ndjson")
     names = [Path(path).name for path in listing]
     assert "job.log" in names
-    assert [name for name in names if "ndjson" in name and not name.endswith("-files.ndjson")] == []
+    found = [name for name in names if "ndjson" in name and not name.endswith(("-files.ndjson", ".json"))]
+    assert found == ["a.ndjson"]
+    assert " is complete" in (place / "continued").read_text()
+    assert sorted(asked) == ["/a.ndjson", "/x.ndjson", "/x.ndjson"], "the finished file is not fetched again"
 
 
 # Job ids

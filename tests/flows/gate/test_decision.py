@@ -54,7 +54,13 @@ def test_an_answer_is_judged_by_what_was_shown(answer: Answer, shown: Shown, now
     assert judge(answer, shown, now, ["changed: import/a.ndjson"]) == reason
 
 
-S3 = {"bucket": "study", "secret_access_key": "secret", "endpoint": "https://store.example/x", "prefix": "a/b"}
+S3 = {
+    "bucket": "study",
+    "secret_access_key": "secret",
+    "endpoint": "https://store.example/x",
+    "prefix": "a/b",
+    "region": "eu",
+}
 TRANSFER = {"project_identifier": "p1", "organization_identifier": "o1"}
 
 
@@ -71,7 +77,13 @@ TRANSFER = {"project_identifier": "p1", "organization_identifier": "o1"}
         ),
         (
             {"send_as": "s3_upload", "url": "http://not.used", "s3": S3},
-            {"mode": "s3_upload", "endpoint": "https://store.example/x", "bucket": "study", "prefix": "a/b"},
+            {
+                "mode": "s3_upload",
+                "endpoint": "https://store.example/x",
+                "region": "eu",
+                "bucket": "study",
+                "prefix": "a/b",
+            },
         ),
         ({}, {}),
     ],

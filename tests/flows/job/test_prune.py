@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from flows.job.lock import LOCK
+from config import load_config
+from flows.job.find import Session
+from flows.job.lock import LOCK, JobBusyError
+from flows.job.prune import old_jobs, remove
+from flows.job.waiting import Answer, Waiting
+from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, wait_until
 
 
@@ -42,6 +50,48 @@ def test_old_jobs_are_deleted_and_a_waiting_or_running_one_never_is(
     assert left == {three["waiting"]}
     refused = sluice("job", "delete", "config.yaml", three["waiting"], "--yes")
     assert (refused.code, refused.err.splitlines()[0][:19]) == (4, "error[job-in-work]:")
+
+
+ID = "0b2c4a5e-1111-4222-8333-444455556666"
+WAITS = {
+    "job.steps": "wait", "job.step.1": '{"position": 1, "name": "wait", "state": "waiting"}',
+    "job.waiting": Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l", since="n")
+    .model_dump_json(),
+}  # fmt: skip
+ANSWERED = WAITS | {"job.answer.1": Answer(approved=True, by="me", when="now").model_dump_json()}
+
+
+def session(tmp_path: Path, *runs: dict[str, Any]) -> Session:
+    """Return the jobs of a Prefect API that shows its one run like this, one time after the other."""
+    (tmp_path / "c.yaml").write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path}\n")
+    shown = [
+        {"id": ID, "created": "2026-01-01T00:00:00Z", "parameters": {"config": f"{tmp_path}/c.yaml"}} | run
+        for run in runs
+    ]
+    read = iter(shown)
+    api = SimpleNamespace(runs=lambda *_: shown, read_run=lambda _: next(read))
+    return Session(load_config(tmp_path / "c.yaml"), cast("PrefectApi", api))
+
+
+@pytest.mark.parametrize(
+    ("run", "old"),
+    [
+        ({"state_type": "COMPLETED"}, True), ({"state_type": "FAILED"}, True), ({"state_type": "CRASHED"}, True),
+        ({"state_type": "COMPLETED", "updated": "2999-01-01T00:00:00Z"}, False),
+        ({"state_type": "PAUSED", "labels": WAITS}, False), ({"state_type": "RUNNING", "labels": ANSWERED}, False),
+        ({"state_type": "SCHEDULED", "deployment_id": "d"}, False),
+    ],
+)  # fmt: skip
+def test_a_job_is_old_that_ended_and_has_not_changed(tmp_path: Path, run: dict[str, Any], old: bool) -> None:
+    assert len(old_jobs(session(tmp_path, run), timedelta(days=30))) == old
+
+
+def test_a_job_that_was_continued_meanwhile_is_not_removed(tmp_path: Path) -> None:
+    found = session(tmp_path, {"state_type": "COMPLETED"}, {"state_type": "RUNNING", "labels": ANSWERED})
+    (tmp_path / ID).mkdir()
+    with pytest.raises(JobBusyError):
+        remove(found, ID)
+    assert (tmp_path / ID).is_dir()
 
 
 def test_a_removal_that_was_interrupted_is_repeated(sluice: Commands, project: Path, three: dict[str, str]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.exceptions import Pause
+from prefect.exceptions import Pause, TerminationSignal
 
-from flows.job.ends import end, ending
+from flows.job.ends import end, ending, stop_recorded
 from flows.job.inputs import JobInputs
 from flows.job.lock import LOCK
 from flows.job.record import RecordedHandle, RecordWriter, at
@@ -150,6 +150,21 @@ def test_a_gate_leaves_its_step_complete(job: RunningJob) -> None:
     assert job.steps[2].state == "completed"
     assert job.record().error is not None
     assert (job.record().current_step, left.value.state.name) == ("validation", "Failed")
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "recorded"),
+    [("PENDING", "Pending", ["Stopped"]), ("RUNNING", "Running", ["Stopped"]), ("CRASHED", "Crashed", ["Stopped"]),
+     ("CRASHED", "Stopped", []), ("COMPLETED", "Completed", []), ("PAUSED", "Paused", [])],
+)  # fmt: skip
+@pytest.mark.parametrize("caught", [SystemExit(143), TerminationSignal(15)], ids=["ours", "of Prefect"])
+def test_a_signal_around_the_flow_is_recorded_unless_the_run_has_ended(
+    prefect: FakePrefect, caught: BaseException, state: str, name: str, recorded: list[str]
+) -> None:
+    prefect.run = {"id": JOB, "state_type": state, "state_name": name}
+    with pytest.raises(SystemExit) as left, stop_recorded(prefect.api, JOB):
+        raise caught
+    assert (left.value.code, prefect.states) == (143, recorded)
 
 
 def test_an_end_that_cannot_be_recorded_is_logged_and_leaves_the_flow(

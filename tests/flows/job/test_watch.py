@@ -52,13 +52,18 @@ def test_the_progress_of_each_step_is_shown_recorded_and_one_artifact(
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("CANCELLING", CANCEL), ("PAUSED", SUSPEND)])
-def test_a_cancel_or_suspend_in_the_ui_stops_the_run(
+def test_a_cancel_or_suspend_in_the_ui_stops_the_run_even_without_a_terminal(
     prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch, kind: str, reason: str
 ) -> None:
     monkeypatch.setattr("flows.job.watch.SHOW_EVERY", 0.01)
     monkeypatch.setattr("flows.job.watch.CALL_EVERY", 0.02)
     stop = Stop()
-    with Watch(RecordWriter(prefect.api, JOB), stop, lambda *_: None).running():
+
+    def gone(*_: object) -> None:
+        raise OSError(5, "the terminal is gone")
+
+    watch = Watch(RecordWriter(prefect.api, JOB), stop, gone)
+    with watch.running(), watch.step(1, "send", Meter()):
         assert not stop.requested
         prefect.run = {"state_type": kind}
         wait_until(lambda: stop.requested)
