@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,12 +63,14 @@ def test_a_job_goes_on_while_the_server_is_away_and_is_recorded_when_it_is_back(
     wait_until(lambda: len(fhir.posts()) >= 3, 120)
     port = killed(sluice_alone)
     wait_until(lambda: len(fhir.posts()) == TRANSACTIONS, 60)  # the step needs no server
-    time.sleep(3)
-    assert child.poll() is None
+    said = ""
+    while "waiting for the Prefect server" not in said:
+        assert child.poll() is None
+        said += child.stderr.readline()
     assert sluice_alone("server", "start").code == 0
     assert (found := server.known(tmp_path / "jobs/.prefect")) is not None
     assert found.port == port
-    _, err = child.communicate(timeout=120)
+    err = said + child.communicate(timeout=120)[1]
     assert child.returncode == 0, err
     start = rf"APP_JOBS_DIR={tmp_path / 'jobs'} \S*sluice server start\n"
     assert re.search(rf"waiting for the Prefect server at \S+\n  if it does not run, start it: {start}", err), err

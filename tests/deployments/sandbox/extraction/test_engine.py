@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ class TestMoves:
         task = slow.until(job, lambda task: progress(task)["batchesCompleted"] == done + 1)
         assert task["businessStatus"]["coding"][0]["code"] == "PAUSED"
         assert version(task) > version(paused)
-        time.sleep(0.2)  # more than a free worker takes: nothing else begins
+        slow.reach(slow.submit(crtdl()), "RUNNING_GET_COHORT")  # by the worker, which is free
         assert slow.task(job) == task
         slow.operate(job, "resume")
         assert complete(slow, job) == EVERYBODY
@@ -88,7 +87,7 @@ class TestMoves:
             job, task = caught(slow, state, "cancel")
         assert (task["status"], slow.poll(job).status_code) == ("cancelled", 410)
         task = slow.task(job)
-        time.sleep(0.2)  # more than the unit takes to see that it is given up
+        slow.reach(slow.submit(crtdl()), "RUNNING_GET_COHORT")  # the worker is free
         assert slow.task(job) == task
 
     def test_409_where_the_state_does_not_allow_the_operation(self, slow: Client) -> None:
