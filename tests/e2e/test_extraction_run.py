@@ -79,7 +79,7 @@ def test_the_url_of_a_result_is_imported_without_a_submission(
     sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     server.polls = 0
-    server._submit()
+    server.submit()
     (extraction,) = server.tasks
     ran = sluice("pipeline", "start", "config.yaml", f"{server.url}/fhir/__status/{extraction}")
     assert ran.code == 0, ran.err
@@ -114,7 +114,7 @@ def test_a_person_says_what_became_of_a_submission_whose_answer_was_lost(
     assert (ran.code, "error[submission-unanswered]" in ran.err) == (3, True), ran.err
     server.override = lambda _: None
     server.polls = 0
-    server._submit()
+    server.submit()
     (extraction,) = server.tasks
     asked = sluice("pipeline", "continue", "config.yaml", ran.job)
     assert (asked.code, "error[submission-unknown]" in asked.err) == (2, True), asked.err

@@ -20,9 +20,8 @@ from deployments.sandbox.data import ANONYMIZATION_RULES
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.validation import validation_service
-from tasks.shared.files.data_directory import data_files
 from tests.conftest import Commands, Ran, started, wait_until
-from tests.peers.lines import read_lines
+from tests.peers.lines import all_lines
 from tests.peers.prefect import facts, page_of
 from tests.peers.project import allowed, write_input
 from tests.peers.sandbox import Sandboxed, sandboxed
@@ -118,7 +117,7 @@ def shown(project: PseudonymizeProject, job: str, *outputs: str) -> list[str]:
 
 def sent_once(project: PseudonymizeProject, services: Services, ran: Ran | str) -> None:
     """Assert that the FHIR server holds each pseudonymized resource once."""
-    lines = [json.loads(line) for path in data_files(project.job(ran) / "pseudonymized") for line in read_lines(path)]
+    lines = [json.loads(line) for line in all_lines(project.job(ran) / "pseudonymized")]
     resources = [entry["resource"] for line in lines for entry in line.get("entry", ())]
     resources += [line for line in lines if line["resourceType"] != "Bundle"]
     keys = sorted((each["resourceType"], each["id"]) for each in resources)

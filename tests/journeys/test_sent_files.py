@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tasks.release_report import files
 from tests.conftest import Commands
+from tests.peers.report import document
 from tests.peers.s3 import BUCKET, KEY_ID, SECRET, ScriptedStore
 from tests.peers.server import ScriptedServer
 from tests.peers.services import FhirDouble
@@ -64,13 +64,12 @@ def test_what_the_report_is_about_arrives(sluice: Commands, project: Path, mode:
         if corrected:
             (job / "import_wait/fixed.ndjson").write_text('{"resourceType":"Patient","id":"only-this"}\n')
             assert sluice("pipeline", "continue", "config.yaml", started.job, "--approve").code == 5
-        shown = files.read(job)
+        shown = document(job)
         ran = sluice("pipeline", "continue", "config.yaml", started.job, "--approve", "--comment", "made up")
         assert ran.code == 0, ran.err
         sent = {name: body for name, body in arrived().items() if name.endswith(".ndjson")}
-    assert shown is not None
     listed = "".join(f"{hashlib.sha256(body).hexdigest()}  {name}\n" for name, body in sorted(sent.items()))
     assert shown.checksum == hashlib.sha256(listed.encode()).hexdigest()
     assert (shown.tiles.files, shown.tiles.bytes) == (len(sent), sum(map(len, sent.values())))
-    assert shown.sections[0].facts["lines"] == sum(body.count(b"\n") for body in sent.values())
+    assert shown.sections[0].facts.lines == sum(body.count(b"\n") for body in sent.values())
     assert len(sent) == (1 if corrected else 3)

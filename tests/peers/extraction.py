@@ -85,7 +85,7 @@ class PatientExtraction:
             return special
         path = seen.target.partition("?")[0]
         if path.endswith("/$extract-data"):
-            return self._submit(seen.body)
+            return self.submit(seen.body)
         if "/__status/" in path:
             return self._status(path.rpartition("/")[2])
         if "/fhir/Task" in path:
@@ -98,7 +98,7 @@ class PatientExtraction:
         content = self.files.get(path.rpartition("/")[2])
         return Reply(404) if content is None else Reply(200, content, {"Content-Type": "application/fhir+ndjson"})
 
-    def _submit(self, body: bytes = b"") -> Reply:
+    def submit(self, body: bytes = b"") -> Reply:
         job_id = str(uuid.uuid4())
         self.asked[job_id] = _submitted_query(body) if body else {}
         self.tasks[job_id] = task(job_id)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from config import PipelineConfig
+from tasks.shared.blanked import SECRETS
 from tasks.shared.service import Service
 from tasks.shared.step import GivenInputs, Source, StepContext
 from tests.peers.data import as_line
@@ -44,6 +45,11 @@ def probed(service: Service, config: PipelineConfig, **options: Any) -> list[Any
     """Return the findings of a service's probe."""
     assert service.probe is not None
     return list(service.probe.find_problems(service, config, **options))
+
+
+def keep_secret(config: PipelineConfig) -> None:
+    """Blank the secrets of a configuration in what is kept and shown, as the step's task does before it runs a step."""
+    SECRETS.config(config)
 
 
 class StepJob:

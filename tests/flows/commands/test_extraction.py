@@ -26,7 +26,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatientE
 
 @pytest.fixture
 def job(server: PatientExtraction) -> str:
-    server._submit()
+    server.submit()
     return next(iter(server.tasks))
 
 

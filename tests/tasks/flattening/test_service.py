@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from config import PipelineConfig, TlsConfig
+from config import PipelineConfig
 from deployments.sandbox.flattening import flattening_service
 from deployments.sandbox.serve import serve_in_thread
 from tasks.flattening.step import STEP
 from tasks.shared.errors import InputError, ServiceError, SluiceError
-from tasks.shared.http.network import Proxies, Transport, ssl_context
 from tasks.shared.step import CheckContext, GivenInputs
 from tests.peers import data, services
 from tests.peers.job import probed
@@ -279,16 +276,3 @@ def test_an_error_names_group_and_batch_and_what_may_be_wrong(
     assert "canary" not in error.render()
     kept = [path.read_bytes() for path in (place.job / "flattening" / "failed").iterdir()]
     assert b"java heap of canary" in kept
-
-
-# The connection
-
-
-def test_a_dead_host_is_noticed_by_keep_alive(service: ScriptedServer) -> None:
-    transport = Transport(ssl_context(TlsConfig()), Proxies({}))
-    service.script = lambda _: Reply()
-    response = transport.handle_request(httpx.Request("GET", service.url))
-    connection = response.extensions["network_stream"].get_extra_info("socket")
-    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    response.close()
-    transport.close()

@@ -23,6 +23,7 @@ from tasks.shared.errors import GateError, ServiceError, SluiceError
 from tasks.shared.report import StepReport
 from tests.peers import job, services
 from tests.peers.data import CANARY, bundle, identified, observation, patient, resource, write
+from tests.peers.lines import read_lines
 from tests.peers.server import Reply, ScriptedServer, SeenRequest
 
 IDENTIFYING = {"name", "telecom", "address", "identifier", "text", "photo", "birthDate"}
@@ -85,9 +86,8 @@ class Place:
         return caught.value
 
     def lines(self, name: str = "a.ndjson.zst") -> list[bytes]:
-        from tasks.shared.files.ndjson import lines
 
-        return [line for _, line in lines(self.directory / "pseudonymized" / name, 1 << 30)]
+        return read_lines(self.directory / "pseudonymized" / name)
 
 
 @pytest.fixture

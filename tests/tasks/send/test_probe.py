@@ -9,8 +9,7 @@ import pytest
 
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.serve import serve_in_thread
-from tasks.send.checks import fhir_url
-from tasks.send.checks import service as declared_service
+from tasks.send.step import STEP
 from tasks.shared.service import ProbeWarning
 from tests.peers import job
 from tests.peers.server import Reply, loopback
@@ -25,7 +24,7 @@ def statement(*rest: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def probe_service(url: str, mode: str = "direct_resource_load") -> list[Any]:
     config = job.configuration({"send": {"send_as": mode, "url": url}})
-    return job.probed(declared_service(config), config)
+    return job.probed(*STEP.services(config), config)
 
 
 def probe_with_metadata(document: Any, mode: str = "direct_resource_load", status: int = 200) -> list[Any]:
@@ -90,7 +89,8 @@ def test_a_server_that_does_not_say_what_it_takes_is_a_doubt() -> None:
     assert isinstance(found, ProbeWarning)
 
 
-@pytest.mark.parametrize("url", ["https://fhir.example/base", "https://fhir.example/base/"])
-def test_data_go_below_fhir_of_the_root_that_is_configured(url: str) -> None:
-    config = job.configuration({"send": {"send_as": "direct_resource_load", "url": url}})
-    assert fhir_url(config) == "https://fhir.example/base/fhir"
+@pytest.mark.parametrize("end", ["", "/"])
+def test_data_go_below_fhir_of_the_root_that_is_configured(end: str) -> None:
+    with loopback([Reply(200, json.dumps(statement(SERVER)).encode(), JSON)]) as server:
+        assert probe_service(f"{server.url}/base{end}") == []
+        assert [one.target for one in server.seen] == ["/base/fhir/metadata"]

@@ -21,13 +21,11 @@ import trustme
 from s3transfer.manager import TransferConfig
 
 from config import PipelineConfig
-from tasks.send.checks import service
 from tasks.send.step import STEP
-from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tasks.shared.report import StepReport
 from tasks.shared.service import ProbeWarning
-from tests.peers.job import probed
+from tests.peers.job import keep_secret, probed
 from tests.peers.proxy import ForwardProxy
 from tests.peers.s3 import BUCKET, KEY_ID, SECRET, Script, ScriptedStore, refusal, sha256
 from tests.peers.server import Raw, Reply, loopback
@@ -277,7 +275,7 @@ def test_the_access_key_that_a_store_quotes_is_blanked_in_what_is_kept(job: S3Jo
     quoted = refusal(403, "InvalidAccessKeyId", f"<AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId>")
     store.script = always("PutObject", quoted)
     config = configuration(store.url)
-    SECRETS.config(config)  # as the step's task does
+    keep_secret(config)
     with pytest.raises(SluiceError):
         job.send(config)
     (kept,) = job.failed()
@@ -475,7 +473,7 @@ def test_the_certificate_of_the_store_itself_may_stand_in_the_bundle(job: S3Job,
 
 
 def findings(config: PipelineConfig) -> list[Any]:
-    return probed(service(config), config)
+    return probed(*STEP.services(config), config)
 
 
 @pytest.mark.parametrize(

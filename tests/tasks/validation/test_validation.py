@@ -19,7 +19,6 @@ import pytest
 from config import PipelineConfig
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError
 from tasks.shared.report import StepReport
-from tasks.validation.service import service
 from tasks.validation.step import STEP, gate
 from tests.peers import job
 from tests.peers.data import CANARY, bundle, observation, patient, resource, write
@@ -373,7 +372,7 @@ def test_a_made_up_patient_tells_whether_it_validates(row: str) -> None:
     reply, reference = PROBES[row]
     with ScriptedServer(lambda _: reply) as server:
         config = job.configuration({"validation": {"url": server.url}}, attempts=1)
-        found = job.probed(service(config), config)
+        found = job.probed(*STEP.services(config), config)
         assert [(one.reference, one.exit_code) for one in found] == ([reference] if reference else [])
         (seen,) = server.seen
     wrong = json.loads(seen.body)["entry"][0]["resource"]

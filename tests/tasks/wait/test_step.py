@@ -10,7 +10,6 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
 from tasks.shared.report import Corrections
 from tasks.shared.step import Source, StepContext
@@ -32,8 +31,8 @@ def context(tmp_path: Path, *, stop: Stop | None = None) -> StepContext:
 @pytest.fixture
 def corrected(tmp_path: Path) -> Path:
     """The wait directory after the job has parked."""
-    directory = wait_directory(context(tmp_path).input_dir)
-    make_directory(directory)
+    directory = context(tmp_path).input_dir.with_name("import_wait")
+    directory.mkdir(mode=0o700, exist_ok=True)
     return directory
 
 

@@ -177,3 +177,13 @@ def test_a_proxy_that_refuses_or_is_away_is_named(scheme: str, transport: Made) 
             through = {f"{scheme.upper()}_PROXY": named}
             with client(environ=through, attempts=1, transport=transport) as http, pytest.raises(kind, match="proxy"):
                 http.send("GET", f"{scheme}://service.test/", operation="call")
+
+
+def test_a_dead_host_is_noticed_by_keep_alive() -> None:
+    transport = Transport(ssl_context(TlsConfig()), Proxies({}))
+    with loopback([Reply()]) as server:
+        response = transport.handle_request(httpx.Request("GET", server.url))
+        connection = response.extensions["network_stream"].get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        response.close()
+        transport.close()
