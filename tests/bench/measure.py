@@ -35,6 +35,7 @@ def run_step(name: str, job: Path, source: Path | None, settings: dict[str, Any]
 def _run_step(pipe: Any, name: str, job: Path, source: Path | None, settings: dict[str, Any], more: Any) -> None:
     from tests.peers.job import context
 
+    import_module("httpcore")  # a run has loaded it before its first step: Prefect's client needs it
     step = import_module(f"tasks.{name}.step").STEP
     given = context(job, name, {"services": {name: settings}}, source=source, **more)
     began, cpu = time.perf_counter(), time.process_time()

@@ -77,7 +77,7 @@ class LineCheck:
         self._name = name
         self._most = most
         self._number = 1
-        self._begun: list[bytes] = []
+        self._begun: list[memoryview] = []
         self._size = 0
 
     def feed(self, piece: bytes) -> None:
@@ -85,15 +85,15 @@ class LineCheck:
         if not self.bytes:
             self._check_head(piece)
         self.bytes += len(piece)
-        *ended, rest = piece.split(b"\n")
-        for text in ended:
-            line = b"".join([*self._begun, text]) if self._begun else text
+        start, view = 0, memoryview(piece)  # most lines are read where they are, without a copy
+        while (end := piece.find(b"\n", start)) >= 0:
+            self._check(b"".join([*self._begun, view[start:end]]) if self._begun else view[start:end])
             self._begun, self._size = [], 0
-            self._check(line)
             self._number += 1
-        if rest:
-            self._begun.append(rest)
-            self._size += len(rest)
+            start = end + 1
+        if start < len(piece):
+            self._begun.append(view[start:])
+            self._size += len(piece) - start
             if self._size > self._most:
                 raise line_too_large(self._where, self._most)
 
@@ -118,19 +118,18 @@ class LineCheck:
         if head.lstrip().startswith(b"<"):
             raise self._not_json(head)
 
-    def _check(self, line: bytes) -> None:
+    def _check(self, line: bytes | memoryview) -> None:
         if not line or is_blank(line):
             return
         try:
-            if not line.isascii():
-                line.decode()
+            str(line, "utf-8")
             read = _line.decode(line)
         except msgspec.ValidationError:
-            raise self._unusual(line) from None
+            raise self._unusual(bytes(line)) from None
         except UnicodeDecodeError:
             raise self._error("not-utf8", "the line is not valid UTF-8", "FHIR data must be UTF-8") from None
         except (msgspec.DecodeError, RecursionError):
-            raise self._not_json(line) from None
+            raise self._not_json(bytes(line)) from None
         kind = read.resource_type
         if not isinstance(kind, str) or _TYPE.fullmatch(kind) is None:
             raise self._no_resource(read)
