@@ -33,6 +33,13 @@ class _Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False
     contained: list[_Bare] = []
 
 
+class _Told(_Bare, rename="camel", forbid_unknown_fields=True, gc=False):
+    """One that has only a narrative, which rules take away as a whole."""
+
+    text: Raw = Raw()
+
+
+_told = msgspec.json.Decoder(_Told)
 _bare = msgspec.json.Decoder(_Bare)
 
 
@@ -159,12 +166,12 @@ def _check_shape(sent: Outline, received: Outline, *, removes: bool) -> None:
 def _emptied(sent: Outline, received: Outline) -> list[str]:
     """Return the types of the resources that came back with nothing but type, id and meta."""
     pairs = zip(sent.types, sent.resources, received.resources, strict=True)
-    return [kind for kind, old, new in pairs if new and old and _is_bare(new) and not _is_bare(old)]
+    return [kind for kind, old, new in pairs if new and old and _is(_bare, new) and not _is(_told, old)]
 
 
-def _is_bare(raw: Raw | bytes) -> bool:
+def _is(kind: msgspec.json.Decoder[Any], raw: Raw | bytes) -> bool:
     try:
-        _bare.decode(raw)
+        kind.decode(raw)
     except msgspec.ValidationError:
         return False
     return True

@@ -302,6 +302,16 @@ def test_a_file_of_which_nothing_is_left_ends_the_step(place: Place) -> None:
     assert (error.reference, error.context) == ("everything-removed", "a.ndjson.zst")
 
 
+def test_a_resource_that_was_a_narrative_alone_is_not_a_file_of_which_nothing_is_left(place: Place) -> None:
+    told = {"status": "generated", "div": "<div>Put rendering here</div>"}
+    place.put("a.ndjson", bundle(resource("Basic", "b", text=told)))
+    place.change = lambda answer: (
+        answer | {"entry": [{"resource": {"resourceType": e["resource"]["resourceType"]}} for e in answer["entry"]]}
+    )
+    with place.service() as url:
+        assert place.run(url).resources_out == 1
+
+
 def test_a_line_passes_a_dozen_modules(place: Place) -> None:
     """Counted are the modules of which a function gets the bytes of a line, of its answer, or of a resource in one."""
     passed: set[str] = set()
