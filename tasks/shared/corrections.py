@@ -37,9 +37,8 @@ def make_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
-def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], list[str]]:
-    """Return the corrected files in a wait directory, and the names of files there that are not data. Only names are
-    read.
+def corrected_files(directory: Path, kind: Corrections) -> list[Path]:
+    """Return the corrected files in a wait directory. Only names are read.
 
     Files that would be ignored are errors: they were meant to be read, and the old data would be used.
 
@@ -49,13 +48,9 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
     """
     data = _FILES_OF[kind](directory)
     expected = {file.name for file in data}
-    no_data: list[str] = []
-    foreign: list[str] = []
     with storage_errors(directory):
-        for path in sorted(directory.iterdir()):
-            if path.name not in expected:
-                hidden = path.name.startswith(".")
-                (no_data if hidden or (is_no_data(path.name) and not path.is_dir()) else foreign).append(path.name)
+        names = sorted(path.name for path in directory.iterdir())
+    foreign = [name for name in names if name not in expected and not is_no_data(name)]
     if foreign:
         raise DataError(
             "wait-foreign-files",
@@ -74,7 +69,7 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
             context=listed(directory, clashing),
             hint="keep one of each, or rename them, then continue the job",
         )
-    return data, no_data
+    return data
 
 
 def _tables(directory: Path) -> list[Path]:

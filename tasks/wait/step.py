@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.shared.corrections import corrected_files, make_directory, wait_directory
 from tasks.shared.errors import DataError
-from tasks.shared.files.data_directory import left_alone_warning, listed, stored_bytes
+from tasks.shared.files.data_directory import listed, stored_bytes
 from tasks.shared.files.line_check import LineCheck
 from tasks.shared.files.ndjson import MIB, pieces
 from tasks.shared.report import Corrections, StepReport
@@ -32,11 +32,10 @@ def run(context: StepContext) -> StepReport:
     """
     directory = wait_directory(context.input_dir)
     make_directory(directory)
-    corrected, no_data = corrected_files(directory, context.corrections)
+    corrected = corrected_files(directory, context.corrections)
     tables = context.corrections is Corrections.TABLES
-    notes = left_alone_warning(directory, no_data)
     if not corrected:
-        return StepReport(warnings=notes, details={"corrected": False})
+        return StepReport(details={"corrected": False})
     size = stored_bytes(corrected)
     context.meter.expect(files=len(corrected), bytes=size)
     lines = resources = 0
@@ -61,7 +60,6 @@ def run(context: StepContext) -> StepReport:
         lines_out=None if tables else lines,
         bytes_out=size,
         output=directory.name,
-        warnings=notes,
         details={"corrected": True},
     )
 

@@ -1,15 +1,11 @@
-"""Content of a directory that a step reads whole: finished data files, and files that are not data.
-
-Only known names count as no data; any other file is read, so that an unknown name causes an error instead of being
-ignored.
-"""
+"""Content of a directory that a step reads whole: which files are data, and their order."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
 from tasks.shared.errors import storage_error, storage_errors
@@ -63,32 +59,19 @@ def data_files(directory: Path) -> list[Path]:
 
 
 _UNFINISHED: Final = (PART, ".partial", ".tmp")
-_FILE_MANAGERS: Final = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # plus hidden files
-_BACKUPS: Final = frozenset({".bak", ".swp", ".swo"})
-_NOTES: Final = frozenset({".txt", ".md", ".rst", ".rtf", ".doc", ".docx", ".odt", ".pdf"})
-_NOTES_WITHOUT_SUFFIX: Final = frozenset({"readme", "notes"})
-_DATA: Final = frozenset({".ndjson", ".jsonl", ".json", ".xml", ".csv", ".tsv", ".parquet", ".zst", ".gz"})
 _SHOWN: Final = 20
 
 
 def is_no_data(name: str) -> bool:
-    """Return whether a file of this name is certainly not data: hidden, left by file managers, office programs and
-    editors, or a text for people, but none with a data suffix (``Patient.ndjson.txt``, as Windows' editor names it)."""
-    if is_ndjson_name(name):
-        return False
-    lower = name.lower()
-    path = PurePath(lower)
-    if lower.startswith((".", "~$")) or lower.endswith("~") or (lower.startswith("#") and lower.endswith("#")):
-        return True
-    if lower in _FILE_MANAGERS or lower in _NOTES_WITHOUT_SUFFIX or path.suffix in _BACKUPS:
-        return True
-    return path.suffix in _NOTES and _DATA.isdisjoint(path.suffixes)
+    """Return whether a name is that of a hidden file, or of one that an editor or office program left beside another;
+    any other file is read, or an error."""
+    return name.startswith((".", "~", "#")) or name.endswith("~")
 
 
 def finished_files(directory: Path) -> Iterator[Path]:
     """Yield every finished file below ``directory``, each directory in the order of names; none if it is missing.
 
-    Files that are not data, hidden directories, unfinished files and links to directories are left out.
+    Hidden and unfinished files, hidden directories and links to directories are left out.
     Raises ``StorageError``.
     """
     try:
@@ -112,14 +95,6 @@ def stored_bytes(paths: Iterable[Path]) -> int:
         with storage_errors(path):
             total += path.stat().st_size
     return total
-
-
-def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Return a step's warning that names the files it skips in ``directory``, if there are any."""
-    shown = list(names)
-    if not shown:
-        return ()
-    return (f"left alone in {directory.name}/, because it is not data: {', '.join(as_shown(shown))}",)
 
 
 def as_shown(names: Iterable[str], *, most: int = _SHOWN) -> list[str]:

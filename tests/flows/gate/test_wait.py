@@ -230,8 +230,8 @@ def test_output_of_a_step_that_was_edited_in_place_cannot_be_approved(wait: Wait
     assert wait.fhir.total() == 19
 
 
-def test_notes_beside_the_data_change_nothing(wait: Wait) -> None:
+def test_what_an_editor_leaves_beside_the_data_changes_nothing(wait: Wait) -> None:
     wait.start()
-    (wait.directory / "import_wait" / "NOTES.txt").write_text("x")
+    (wait.directory / "import_wait" / "NOTES.txt~").write_text("x")
     wait.go_on("--approve")
     assert wait.fhir.total() == 19

@@ -96,7 +96,8 @@ def test_corrected_files_without_a_resource_are_listed(tmp_path: Path, corrected
 
 
 @pytest.mark.parametrize(
-    "name", ["fixed.json", "fixed.ndjson.gz", "fixed.ndjson.part", "fixed.ndjson.txt", "fixed.xlsx", "Patient"]
+    "name",
+    ["fixed.json", "fixed.ndjson.gz", "fixed.ndjson.part", "fixed.ndjson.txt", "fixed.xlsx", "notes.txt"],
 )
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a data file"])
 def test_a_foreign_file_is_an_error_that_names_it(tmp_path: Path, corrected: Path, name: str, beside: bool) -> None:
@@ -122,21 +123,12 @@ def test_foreign_names_are_shown_as_a_terminal_bears_them_and_the_first_twenty(t
     assert "\x1b" not in error.render()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        ".DS_Store", "._fixed.ndjson", ".fixed.ndjson.swp", "Thumbs.db", "desktop.ini", "NOTES.txt", "README",
-        "fixed.ndjson~", "fixed.ndjson.bak", "#fixed.ndjson#", ".#fixed.ndjson", "~$codebook.xlsx",
-    ],
-)  # fmt: skip
-def test_what_is_no_data_is_left_alone_and_named_once(tmp_path: Path, corrected: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [".DS_Store", ".fixed.ndjson.swp", "fixed.ndjson~", "#fixed.ndjson#", "~$book.xlsx"])
+def test_hidden_files_and_those_of_editors_change_nothing(tmp_path: Path, corrected: Path, name: str) -> None:
     (corrected / name).write_bytes(CANARY)
-    alone = run(context(tmp_path))
-    assert (alone.output, len(alone.warnings)) == (None, 1)
+    assert run(context(tmp_path)).output is None
     (corrected / "good.ndjson").write_bytes(LINE)
-    beside = run(context(tmp_path))
-    assert beside.lines_out == 1
-    assert beside.warnings == (f"left alone in import_wait/, because it is not data: {name}",)
+    assert run(context(tmp_path)).lines_out == 1
 
 
 def test_two_forms_of_one_file_are_an_error(tmp_path: Path, corrected: Path) -> None:
@@ -191,10 +183,8 @@ def tables(tmp_path: Path) -> Path:
 
 def test_behind_flattening_corrected_tables_become_the_output(tmp_path: Path, tables: Path) -> None:
     (tables / "Patient.csv").write_bytes(b"id\n1\n")
-    (tables / "NOTES.txt").write_bytes(b"x")
     result = run(behind_flattening(tmp_path, Corrections.TABLES))
     assert (result.files, result.bytes_out, result.output, result.lines_out) == (1, 5, "csv_wait", None)
-    assert result.warnings == ("left alone in csv_wait/, because it is not data: NOTES.txt",)
 
 
 @pytest.mark.parametrize("name", ["Patient.ndjson", "Patient.xlsx", "Patient.csv.txt", "Patient.csv.gz"])
