@@ -65,14 +65,14 @@ class Root(click.Group):
     epilog="Exit codes: 0 done or waiting, 1 failed, 2 usage or configuration, 3 failed temporarily, "
     "4 the job is being run by another process, 5 stopped by a check, 130/143 stopped by a signal.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log every request on stderr: destination, status, sizes, time.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every request on stderr: destination, status, time.")
 @click.version_option(package_name="sluice", prog_name="sluice", message="%(prog)s %(version)s")
 def cli(verbose: bool) -> None:
     """Sluice moves clinical FHIR data from a hospital's store to a research project."""
     if verbose:
         from tasks.shared.http import request_log
 
-        request_log.listen(partial(print_line, err=True))
+        request_log.listener = partial(print_line, err=True)
 
 
 def print_error(error: Exception) -> int:

@@ -20,7 +20,6 @@ from flows.prefect.address import configured_api
 from tasks import declared
 from tasks.shared.errors import InputError, NetworkError, SluiceError
 from tasks.shared.fhir import crtdl_preprocessing
-from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.network import Proxies, ssl_context
 from tasks.shared.import_directory import IMPORT
 from tasks.shared.service import ProbeWarning, Service
@@ -137,8 +136,6 @@ def _crtdl(context: CheckContext, steps: Sequence[Step], own: Path | None) -> It
         )  # fmt: skip
     elif own is not None:
         yield from crtdl_preprocessing.findings(own)  # the rules were applied when it was written
-    elif is_special(path):
-        yield not_a_file("CRTDL", path)
     else:
         try:
             rules = enrichment_rules(context.config.services.crtdl_preprocessing)

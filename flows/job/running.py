@@ -150,7 +150,6 @@ class RunningJob:
             position=self.position,
             name=step.name,
             given=replace(given, crtdl=self.crtdl),
-            given_crtdl=given.crtdl,
             source=source,
             handle=RecordedHandle(self.writer),
             meter=Meter(),
@@ -178,7 +177,7 @@ class RunningJob:
         begun = self.steps[self.position]
         step = report.model_copy(update={
             "position": self.position, "name": context.name, "state": "completed", "started": begun.started,
-            "directory": begun.directory, "lines_expected": context.source.lines if context.source else None,
+            "directory": begun.directory,
         })  # fmt: skip
         self.writer.write({at("step", self.position): step, "progress": None})
         logger.info("step %d %s is complete: %s", self.position, context.name, step.summary())

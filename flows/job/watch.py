@@ -140,6 +140,4 @@ def describe(snapshot: Snapshot) -> str:
 def tried_again(held: Held) -> str:
     """Return which service failed a request, why, when it is retried, and how often."""
     when = f"next try in {human_seconds(math.ceil(held.seconds))}" if held.seconds > 0 else "trying again"
-    ending = "s" if held.others == 1 else ""
-    others = f", {human_count(held.others, 'more request')} wait{ending}" if held.others else ""
-    return f"{held.service}: {held.why}, {when}, attempt {held.attempt} of {held.attempts}{others}"
+    return f"{held.service}: {held.why}, {when}, attempt {held.attempt} of {held.attempts}"

@@ -133,7 +133,7 @@ class PrefectApi:
             raise self._away(kind, f"the Prefect API does not answer ({type(error).__name__})") from None
         except ValueError:  # of a proxy that tells an outage, or wants a login
             raise self._away(NetworkError, "the answer does not come from the Prefect API") from None
-        log_request(method, url, str(answer.status_code), begun, received=len(answer.content))
+        log_request(method, url, str(answer.status_code), begun)
         if answer.is_success:
             self.away = False
             return found

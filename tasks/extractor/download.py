@@ -20,6 +20,7 @@ from tasks.shared.file_work import Done
 from tasks.shared.files.data_directory import is_consent_name
 from tasks.shared.files.part_file import PartFile, publish
 from tasks.shared.http.answer import place
+from tasks.shared.http.client import Call
 from tasks.shared.http.url_names import file_name, named_urls
 from tasks.shared.import_directory import download_all
 from tasks.shared.step import StepContext
@@ -77,10 +78,8 @@ def fetch_beside(
 
 def _fetch(context: StepContext, server: ExtractionServer, url: str, target: Path) -> None:
     trusted = same_host(url, server.base_url)
-    stream = server.http.stream(
-        "GET", url, operation="download", follow=True, credentials=trusted, headers={"Accept": "*/*"}
-    )
-    with stream as response, PartFile(target) as part:
+    call = Call("GET", url, "download", headers={"Accept": "*/*"})
+    with server.http.stream(call, follow=True, credentials=trusted) as response, PartFile(target) as part:
         for piece in response.iter_bytes():
             context.stop.check()
             part.write(piece)
@@ -114,8 +113,7 @@ def _wait_until_available(
 def _look(server: ExtractionServer, method: str, url: str, credentials: bool) -> tuple[int, int | None]:
     """Return the status, and the ``Content-Length`` if there is one."""
     headers = {"Accept": "application/fhir+ndjson"} | ({"Range": "bytes=0-0"} if method == "GET" else {})
-    with server.http.stream(
-        method, url, operation="download", headers=headers, accept=_NOT_YET, follow=True, credentials=credentials
-    ) as response:
+    call = Call(method, url, "download", headers=headers, accept=_NOT_YET)
+    with server.http.stream(call, follow=True, credentials=credentials) as response:
         length = response.headers.get("content-length", "")
         return response.status_code, int(length) if length.isascii() and length.isdigit() else None

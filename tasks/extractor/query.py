@@ -40,6 +40,8 @@ def read_patients(path: Path) -> tuple[str, ...]:
     Raises ``InputError``: ``patients-unreadable``, ``patients-invalid`` (names the lines, never an id),
     ``patients-empty``.
     """
+    if path.exists() and not path.is_file():  # a pipe is empty for whoever reads it again
+        raise InputError("patients-unreadable", "the list of patient ids is no regular file", context=str(path))
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

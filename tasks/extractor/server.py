@@ -7,10 +7,10 @@ the server reserves it for what has failed for good.
 from __future__ import annotations
 
 import base64
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,8 +24,9 @@ from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.fhir.resource import ID, list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.http.errors import RequestContext, wrong_answer
+from tasks.shared.http.network import Network
 from tasks.shared.service import MetadataProbe, Service
 
 SERVICE: Final = "extractor"
@@ -74,10 +75,10 @@ def extraction_server(config: PipelineConfig, **more: Any) -> Iterator[Extractio
         what = "no extraction server is configured"
         raise InputError("extractor-url", what, context="services.extractor.base_url", hint=hint)
     timeout = extractor.request_timeout.total_seconds()
-    where = service(config)
+    where, polled = service(config), Network(config.tls, transport=PollTransport)
     with (
         where.client(config, timeout=timeout, **more) as http,
-        where.client(config, timeout=timeout, transport=PollTransport, **more) as polls,
+        where.client(config, timeout=timeout, network=polled, **more) as polls,
     ):
         yield ExtractionServer(http, polls, str(extractor.base_url), extractor.extraction_timeout.total_seconds())
 
@@ -111,52 +112,49 @@ class ExtractionServer:
             what = f"the query with {len(patients):,} patient ids is larger than the 2 MiB that the server takes"
             hint = "split the list of patients into several jobs"
             raise InputError("submission-too-large", what, hint=hint, operation="submit")
-        url = service_url(self.base_url, "$extract-data")
-        answer = self._send("POST", url, "submit", content=body, headers={"Content-Type": kind}, retry=False)
+        call = Call("POST", service_url(self.base_url, "$extract-data"), "submit", body, {"Content-Type": kind})
+        answer = self._send(call, retry=False)
         location = answer.headers.get("content-location", "").strip()
-        asked = RequestContext(SERVICE, "submit", "POST", url)
         if not location:
             hint = "is services.extractor.base_url an extraction server, and does a proxy drop headers?"
             what = "without a Content-Location, so the job's address is unknown"
-            raise wrong_answer(answer, asked, what, reference="content-location-missing", hint=hint)
+            raise wrong_answer(answer, _request(call), what, reference="content-location-missing", hint=hint)
         status_url = resolve(location, self.base_url)
         if not is_job_id(job_id_of(status_url)):
-            raise _unexpected(answer, asked, "with a Content-Location that names no job: its last segment is no UUID")
+            raise _unexpected(answer, call, "with a Content-Location that names no job: its last segment is no UUID")
         return status_url
 
     def poll(self, status_url: str) -> Answer:
         """Ask for the state of a job, once; return the answer, whatever its status. Raises ``NetworkError``."""
-        return self._polls.send(
-            "GET", status_url, operation="poll", headers={"Accept": JSON}, retry=False, accept=_EVERY_ANSWER
-        )
+        call = Call("GET", status_url, "poll", headers={"Accept": JSON}, accept=_EVERY_ANSWER)
+        return self._polls.send(call, retry=False)
 
     def evaluate_cohort(self, query: bytes) -> tuple[str, ...]:
         """Return the ids of the patients that a CRTDL or a bare CCDL selects; the server stores nothing."""
-        url = service_url(self.base_url, "$evaluate-cohort")
-        headers = {"Content-Type": JSON}
-        answer = self._send("POST", url, "preview", content=query, headers=headers, timeout=self._preview_timeout)
+        url, headers = service_url(self.base_url, "$evaluate-cohort"), {"Content-Type": JSON}
+        call = Call("POST", url, "preview", query, headers, self._preview_timeout)
+        answer = self._send(call)
         found = object_of(_json_of(answer))
         items = [object_of(object_of(entry).get("item")) for entry in list_of(found.get("entry"))]
         references = [str(item.get("reference")) for item in items]
         ids = [reference.removeprefix("Patient/") for reference in references]
         whole = all(one.startswith("Patient/") for one in references) and all(map(ID.fullmatch, ids))
         if found.get("resourceType") != "List" or not whole:
-            where = RequestContext(SERVICE, "preview", "POST", url)
-            raise _unexpected(answer, where, "with something other than a List of Patient/<id>")
+            raise _unexpected(answer, call, "with something other than a List of Patient/<id>")
         return tuple(dict.fromkeys(ids))
 
     def tasks(self, ids: Sequence[str] = ()) -> list[ExtractionTask]:
         """Return these jobs, or all, newest first."""
-        url = service_url(self.base_url, "Task")
-        answer = self._send("GET", f"{url}?_id={','.join(ids)}" if ids else url, "task")
+        call = Call("GET", service_url(self.base_url, "Task") + (f"?_id={','.join(ids)}" if ids else ""), "task")
+        answer = self._send(call)
         found = parse_tasks(_json_of(answer))
         if found is None:
-            raise _unexpected(answer, RequestContext(SERVICE, "task", "GET", url), "with something other than a Bundle")
+            raise _unexpected(answer, call, "with something other than a Bundle")
         return found
 
     def task(self, job_id: str, *, retry: bool = True) -> ExtractionTask:
         """Return one job. Raises ``ServiceError`` (``service-not-found`` if there is none)."""
-        return self._task_in(self._send("GET", self._task_url(job_id), "task", retry=retry), job_id, "task", "GET")
+        return self._ask(Call("GET", self._task_url(job_id), "task"), retry=retry)
 
     def look(self, job_id: str) -> ExtractionTask | None:
         """Return one job, asked once and best effort; ``None`` when its Task says nothing useful."""
@@ -171,14 +169,13 @@ class ExtractionServer:
         Repeated after a 409 or 412 when the Task shows that the state allows the operation. Any other second attempt
         could meet the work of the first. Raises ``ServiceError``, status 409 or 412 when the state does not allow it.
         """
-        url = self._task_url(job_id, f"${operation}")
-        send = functools.partial(self._send, "POST", url, operation, content=b"", retry=False)
-        return self._task_in(self._until_fresh(job_id, operation, send), job_id, operation, "POST")
+        call = Call("POST", self._task_url(job_id, f"${operation}"), operation, b"")
+        return self._until_fresh(job_id, operation, lambda: self._ask(call, retry=False))
 
     def delete(self, job_id: str) -> None:
         """Remove a job and its result files; repeated as ``change`` is."""
-        send = functools.partial(self._send, "DELETE", self._task_url(job_id), "delete", retry=False)
-        self._until_fresh(job_id, "delete", send)
+        call = Call("DELETE", self._task_url(job_id), "delete")
+        self._until_fresh(job_id, "delete", lambda: self._send(call, retry=False))
 
     def prioritize(self, job_id: str, priority: Priority) -> ExtractionTask:
         """Change a job's priority; the version is read again after a 409 or 412: it moves on whenever a batch
@@ -191,8 +188,8 @@ class ExtractionServer:
             "priority": priority.code,
         }  # fmt: skip
         headers = {"Content-Type": FHIR_JSON, "If-Match": f'W/"{task.version or ""}"'}
-        content = msgspec.json.encode(body)
-        self._send("PUT", self._task_url(task.id), "prioritize", content=content, headers=headers, retry=False)
+        call = Call("PUT", self._task_url(task.id), "prioritize", msgspec.json.encode(body), headers)
+        self._send(call, retry=False)
         return self.task(task.id)  # the body of a successful PUT is not specified
 
     def _until_fresh(self, job_id: str, operation: str, call: Callable[[], T]) -> T:
@@ -207,27 +204,30 @@ class ExtractionServer:
             time.sleep(_PAUSE * attempt)
         return call()
 
-    def _send(
-        self, method: str, url: str, operation: str, *, headers: dict[str, str] | None = None, **more: Any
-    ) -> Answer:
-        """Send a request that is answered with FHIR; ``more`` as in ``ServiceClient.send``."""
-        headers = {"Accept": FHIR_JSON} | (headers or {})
-        return self.http.send(method, url, operation=operation, headers=headers, transient=TRANSIENT, **more)
+    def _send(self, call: Call, *, retry: bool = True) -> Answer:
+        """Send a request that is answered with FHIR."""
+        headers = {"Accept": FHIR_JSON} | dict(call.headers)
+        return self.http.send(replace(call, headers=headers, transient=TRANSIENT), retry=retry)
+
+    def _ask(self, call: Call, *, retry: bool) -> ExtractionTask:
+        """Send a request that is answered with a Task."""
+        answer = self._send(call, retry=retry)
+        task = parse_task(_json_of(answer))
+        if task is None:
+            raise _unexpected(answer, call, "with something other than a Task")
+        return task
 
     def _task_url(self, job_id: str, *more: str) -> str:
         return service_url(self.base_url, "Task", job_id, *more)
-
-    def _task_in(self, answer: Answer, job_id: str, operation: str, method: str) -> ExtractionTask:
-        task = parse_task(_json_of(answer))
-        if task is None:
-            where = RequestContext(SERVICE, operation, method, self._task_url(job_id))
-            raise _unexpected(answer, where, "with something other than a Task")
-        return task
 
 
 def _json_of(answer: Answer) -> Any:
     return parse_json(answer.body) if answer.says_json else None
 
 
-def _unexpected(answer: Answer, where: RequestContext, what: str) -> ServiceError:
-    return wrong_answer(answer, where, what, reference="extractor-answer", hint=_HINT)
+def _request(call: Call) -> RequestContext:
+    return RequestContext(SERVICE, call.operation, call.method, call.url)
+
+
+def _unexpected(answer: Answer, call: Call, what: str) -> ServiceError:
+    return wrong_answer(answer, _request(call), what, reference="extractor-answer", hint=_HINT)

@@ -12,8 +12,7 @@ from tasks.extractor.server import service
 from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import is_result_url
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
-from tasks.shared.files.named_file import is_special, not_a_file
+from tasks.shared.fhir.crtdl_preprocessing import effective_file, idle_rules
 from tasks.shared.http.answer import place
 from tasks.shared.http.url_names import is_url
 from tasks.shared.import_directory import IMPORT
@@ -40,8 +39,6 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
         patients = own_patients(context.job_dir, given.patients) if context.job_dir is not None else given.patients
         if is_url(given.input or ""):
             yield patients_unused(given)
-        elif is_special(patients):
-            yield not_a_file("--patients", patients)
         else:
             try:
                 read_patients(patients)
@@ -59,14 +56,14 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
 
 
 def warnings(context: CheckContext) -> Iterator[str]:
-    """Yield the parts of the query that the server may refuse."""
+    """Yield the enrichment rules that do nothing."""
     given = context.given.crtdl
-    if given is None or is_special(given) or is_url(context.given.input or ""):
+    if given is None or is_url(context.given.input or ""):
         return
     own = effective_file(context.job_dir) if context.job_dir is not None else None
     try:
         rules = () if own else enrichment_rules(context.config.services.crtdl_preprocessing)
-        yield from doubtful(own or given, rules)
+        yield from idle_rules(own or given, rules)
     except ConfigError:
         return  # a finding
 

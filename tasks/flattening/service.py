@@ -18,7 +18,7 @@ from tasks.flattening.views import GroupView, view_definition
 from tasks.shared.errors import InputError, ServiceError, SluiceError, StalledError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, issue_texts
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext, wrong_answer
 from tasks.shared.http.retry import retrying
 from tasks.shared.service import PATIENCE, ProbeRequest, Service, SyntheticProbe
@@ -45,7 +45,7 @@ def endpoint(config: PipelineConfig) -> str:
 def service(config: PipelineConfig) -> Service:
     """Return ``services.flattening``: it has no credentials."""
     wrong = functools.partial(_wrong_with, view=_PROBE)
-    request = ProbeRequest("POST", endpoint(config), wrong, _made_up(_PROBE), HEADERS)
+    request = ProbeRequest(Call("POST", endpoint(config), "test request", _made_up(_PROBE), HEADERS), wrong)
     probe = SyntheticProbe("a flattening service", lambda *_: [request], key="service_url")
     return Service("flattening", config.services.flattening.service_url, probe=probe)
 
@@ -73,10 +73,9 @@ def refused_views(config: PipelineConfig, views: Sequence[GroupView]) -> Iterato
     with service(config).client(config, timeout=PATIENCE, within=PATIENCE) as client:
         for view in views:
             try:
-                answer = client.send(
-                    "POST", endpoint(config), operation="test request", content=_made_up(view), headers=HEADERS,
-                    transient=DEFAULT_TRANSIENT - {500},
-                )  # fmt: skip
+                transient = DEFAULT_TRANSIENT - {500}
+                call = Call("POST", endpoint(config), "test request", _made_up(view), HEADERS, transient=transient)
+                answer = client.send(call)
                 wrong = _wrong_with(answer, view)
             except SluiceError as error:
                 if error.answer is None or error.transient:
@@ -137,10 +136,8 @@ class Flattener:
 
     def _attempt(self, batch: Batch, table: GroupTable, *, repeated: bool) -> None:
         reader = AnswerReader(table.view, batch.ids)
-        call = self.client.stream(
-            "POST", self._about.url, operation=OPERATION, content=batch.body, headers=HEADERS, repeated=repeated
-        )
-        with table.begin(batch) as file, call as response:
+        call = Call("POST", self._about.url, OPERATION, batch.body, HEADERS)
+        with table.begin(batch) as file, self.client.stream(call, repeated=repeated) as response:
             head = Answer(response.status_code, response.headers, b"")
             if what := _unlike_rows(head):
                 start = dataclasses.replace(head, body=next(response.iter_raw(), b""))

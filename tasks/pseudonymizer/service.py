@@ -11,7 +11,7 @@ from config import PipelineConfig
 from tasks.pseudonymizer.rules import AnonymizationRules
 from tasks.shared.blanked import SECRETS
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 
 OPERATION: Final = "$de-identify"
 HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/fhir+json"}
@@ -41,16 +41,14 @@ class Deidentify:
         head, tail = self._envelope
         body = b"".join((head, resource, tail))
         with self._slots:
-            answer = self._client.send("POST", self.url, operation=OPERATION, content=body, headers=HEADERS)
+            answer = self._client.send(Call("POST", self.url, OPERATION, body, HEADERS))
         time.sleep(0)  # the next request goes out before this answer is checked
         return answer
 
     def with_rules(self, content: bytes, resource: bytes, accept: frozenset[int]) -> Answer:
         """Send one resource with other rules, for a test of the service; ``accept`` as in ``ServiceClient.send``."""
         head, tail = _envelope(content)
-        return self._client.send(
-            "POST", self.url, operation="test request", content=head + resource + tail, headers=HEADERS, accept=accept
-        )
+        return self._client.send(Call("POST", self.url, "test request", head + resource + tail, HEADERS, accept=accept))
 
 
 def _envelope(rules: bytes) -> tuple[bytes, bytes]:

@@ -20,6 +20,7 @@ from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.data_directory import CORE, base_name, finished_files, stored_bytes
 from tasks.shared.files.inventory import differences, take_inventory
 from tasks.shared.http.answer import Answer, place
+from tasks.shared.http.client import Call
 from tasks.shared.service import PATIENCE, Found, ProbeRequest, ProbeWarning, Service, SyntheticProbe
 from tasks.shared.step import CheckContext, StepContext
 from tasks.shared.stop import Stop
@@ -75,7 +76,8 @@ def _exchanges(service: Service, config: PipelineConfig) -> Iterator[ProbeReques
         return _wrong(answer, transactions=loads)
 
     url = f"{(service.url or '').rstrip('/')}/fhir/metadata"
-    yield ProbeRequest("GET", url, wrong, headers={"Accept": "application/fhir+json"}, accept=_HIDDEN)
+    headers = {"Accept": "application/fhir+json"}
+    yield ProbeRequest(Call("GET", url, "test request", headers=headers, accept=_HIDDEN), wrong)
 
 
 PROBE: Final = SyntheticProbe("a FHIR R4 server that takes data", _exchanges)

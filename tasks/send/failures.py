@@ -60,7 +60,7 @@ def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: in
     count = reasons.total()
     shown = "; ".join(f"{of_reason:,} × {reason}" for reason, of_reason in reasons.most_common(_SHOWN))
     more = ("; …" if len(reasons) > _SHOWN else "") + (f"; {waiting:,} more wait, not tried alone" if waiting else "")
-    error = TerminalError(
+    return TerminalError(
         "send-refused",
         f"send: {count:,} of {read:,} resources were not accepted: {shown}{more}",
         context=", ".join(places) + (", …" if count > _SHOWN else ""),
@@ -68,8 +68,6 @@ def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: in
         "a correction, continue the job: what is on the server already is not sent again",
         operation=OPERATION,
     )
-    error.details = {"failed": dict(reasons.most_common())}
-    return error
 
 
 def _row(cells: Iterable[object]) -> bytes:

@@ -32,8 +32,9 @@ from tasks.send.s3_refusal import error_of, is_busy
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError, InternalError, ServiceError, SluiceError
 from tasks.shared.http.answer import place
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext
+from tasks.shared.http.network import Network
 from tasks.shared.http.retry import wait_seconds
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
@@ -81,9 +82,8 @@ class StoreClient:
         self._stop = stop
         self._thread = local()
         self._client = ServiceClient(
-            "send", tls=config.tls, retry=config.retry, within=within, stop=stop, meter=meter,
-            timeout=s3.timeout.total_seconds() if timeout is None else timeout,
-            environ=_with_user(os.environ, user),
+            "send", network=Network(config.tls, _with_user(os.environ, user)), retry=config.retry, within=within,
+            stop=stop, meter=meter, timeout=s3.timeout.total_seconds() if timeout is None else timeout,
         )  # fmt: skip
         self.boto = _boto_client(config)
         events = self.boto.meta.events
@@ -103,10 +103,9 @@ class StoreClient:
         signed = ((key, value) for key, value in request.headers.items() if key.lower() not in _NOT_COPIED)
         headers = {key: value.decode("latin-1") if isinstance(value, bytes) else str(value) for key, value in signed}
         try:
-            answer = self._thread.answer = self._client.send(
-                request.method, request.url, operation=where.operation, content=_content(request, self._stop),
-                headers=headers | self._more, accept=_REFUSALS,
-            )  # fmt: skip
+            content = _content(request, self._stop)
+            call = Call(request.method, request.url, name, content, headers | self._more, accept=_REFUSALS)
+            answer = self._thread.answer = self._client.send(call)
         except SluiceError as error:
             if error.reference == "proxy-authentication":
                 error.hint = "give the proxy's user and password in services.send.auth"

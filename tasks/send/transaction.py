@@ -18,7 +18,7 @@ from tasks.send import HEADERS
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.http.answer import Answer, issues
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.http.errors import DEFAULT_TRANSIENT
 
 OPERATION: Final = "send transaction"
@@ -144,10 +144,8 @@ class Transactions:
         body = self.body(items)
         sent.bytes += len(body)
         try:
-            answer = self._client.send(
-                "POST", self._url, operation=OPERATION, content=body, headers=HEADERS,
-                transient=DEFAULT_TRANSIENT | self._conflicts,
-            )  # fmt: skip
+            transient = DEFAULT_TRANSIENT | self._conflicts
+            answer = self._client.send(Call("POST", self._url, OPERATION, body, HEADERS, transient=transient))
             check_results(answer, [item.key for item in items])
         except SluiceError as error:
             if (refusal := self._refusal(error)) is not None:

@@ -26,7 +26,7 @@ from tasks.shared.fhir.resource import ID, UNREADABLE
 from tasks.shared.file_work import digest
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext, wrong_answer
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -147,7 +147,7 @@ class _Store:
         url = f"{self._base}/DocumentReference?{urlencode({'identifier': f'{PROJECT}|{value}'})}"
         # HAPI answers a search of the last minute from its memory otherwise.
         headers = {"Accept": FHIR, "Cache-Control": "no-cache"}
-        answer = self._client.send("GET", url, operation=_SEARCH, headers=headers)
+        answer = self._client.send(Call("GET", url, _SEARCH, headers=headers))
         found = _read_documents(answer)
         if found is None or not all(_concerns(one, self._project) for one in found):
             where = RequestContext("send", _SEARCH, "GET", url)
@@ -185,10 +185,8 @@ class _Store:
 
     def _put(self, path: str, operation: str, body: Any, headers: Mapping[str, str], size: int) -> None:
         timeout = self._context.config.services.send.timeout.total_seconds() + size / _UPLOAD_RATE
-        self._client.send(
-            "PUT", f"{self._base}/{path}", operation=operation, content=body, headers=headers, timeout=timeout,
-            transient=DEFAULT_TRANSIENT | {409},
-        )  # fmt: skip
+        url, transient = f"{self._base}/{path}", DEFAULT_TRANSIENT | {409}
+        self._client.send(Call("PUT", url, operation, body, headers, timeout, transient=transient))
 
 
 def _read_documents(answer: Answer) -> list[Document] | None:

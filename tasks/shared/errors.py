@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import errno
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self
 
 from tasks.shared.log import logger
@@ -30,8 +29,6 @@ class SluiceError(Exception):
     exit_code: ClassVar[int] = 1
     answer: Any = None
     """The ``Answer`` that caused it; ``str`` and ``repr`` do not show it, because services put patient data there."""
-    details: Mapping[str, Any] = MappingProxyType({})
-    """Counts beside the message, for the table of the step that failed; as in ``StepReport.details``."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ _BASE: Final = 1.05
 class Held:
     """A request that failed for now and waits for its next try, in ``seconds`` (0: it is under way again).
 
-    ``why`` is a status or an error reference; the next try is ``attempt`` of ``attempts``, and ``others`` wait too.
+    ``why`` is a status or an error reference; the next try is ``attempt`` of ``attempts``.
     """
 
     service: str
@@ -36,7 +36,6 @@ class Held:
     seconds: float
     attempt: int
     attempts: int
-    others: int = 0
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Meter:
         self._shown_by = shown_by
         self._lock = threading.Lock()
         self._clock = clock
-        self._held: dict[int, tuple[Held, float]] = {}
+        self._held: tuple[Held, float] | None = None
         self._now = Snapshot()
         self.requests = 0
         self.retries = 0
@@ -187,12 +186,9 @@ class Meter:
         return (now - at) * (1 - fraction) / grown if now - at >= _FIRST and grown > 0 and fraction < 1 else None
 
     def _next_try(self, now: float) -> Held | None:
-        """Return the next waiting request; requests under way again are dropped once something was done."""
-        self._held = {thread: held for thread, held in self._held.items() if self._moved <= held[1]}
-        if not self._held:
-            return None
-        held, until = min(self._held.values(), key=lambda held: held[1])
-        return replace(held, seconds=max(0.0, until - now), others=len(self._held) - 1)
+        """Return the request that failed last, until something was done after its next try."""
+        held, until = self._held or (None, 0.0)
+        return replace(held, seconds=max(0.0, until - now)) if held is not None and self._moved <= until else None
 
     def request(self, seconds: float, *, repeated: bool = False) -> None:
         """Count one request that took ``seconds``, in a histogram with buckets 5 % apart."""
@@ -200,17 +196,14 @@ class Meter:
         with self._lock:
             self.requests += 1
             self.retries += repeated
-            self._held.pop(threading.get_ident(), None)
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
-    def retry(self, service: str, error: BaseException | None, *, attempt: int, attempts: int, seconds: float) -> None:
-        """Show that a request failed and is made again after ``seconds``; ``attempt`` of ``attempts`` has failed."""
-        why = str(getattr(error, "status", None) or getattr(error, "reference", type(error).__name__))
+    def retry(self, held: Held) -> None:
+        """Show that a request failed and is made again."""
         with self._lock:
-            until = self._clock() + seconds
-            self._held[threading.get_ident()] = Held(service, why, seconds, attempt + 1, attempts), until
+            self._held = held, self._clock() + held.seconds
         if self._shown_by is not None:
-            self._shown_by.retry(service, error, attempt=attempt, attempts=attempts, seconds=seconds)
+            self._shown_by.retry(held)
 
     def percentile(self, share: float) -> float | None:
         """Return the time in seconds that ``share`` (0…1) of the requests did not exceed, to within 5 %."""

@@ -37,11 +37,11 @@ class StepReport(StoredModel):
     """One step instance: what it counted, and what became of it. ``None`` where a count does not apply.
 
     ``output`` is the directory with the step's data, below the job's; ``tables`` says that it is CSV, ``inventory`` is
-    the digest over its files. Lines are what two steps can compare: ``lines_expected`` is how many the step before says
-    it wrote. Bytes are those of files as they are stored, or that went over a network; ``content`` those of content,
-    uncompressed, that this run did in ``seconds``. ``identifying`` says by path in how many lines something identifying
-    is still there, ``kept_identifiers`` what is meant to be. ``findings`` is how many errors a validation found.
-    ``directory`` is a wait's place for corrected files. ``warnings`` quote no data, ``details`` are small facts.
+    the digest over its files. Lines are what two steps can compare. Bytes are those of files as they are stored, or
+    that went over a network; ``content`` those of content, uncompressed, that this run did in ``seconds``.
+    ``identifying`` says by path in how many lines something identifying is still there, ``kept_identifiers`` what is
+    meant to be. ``findings`` is how many errors a validation found. ``directory`` is a wait's place for corrected
+    files. ``warnings`` quote no data, ``details`` are small facts.
     """
 
     position: int = 0
@@ -52,7 +52,6 @@ class StepReport(StoredModel):
     resources_out: int | None = _column("resources out")
     lines_in: int | None = None
     lines_out: int | None = None
-    lines_expected: int | None = None
     bytes_in: int | None = _column("in", "bytes")
     bytes_out: int | None = _column("out", "bytes")
     content: int | None = None
@@ -152,9 +151,6 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "bytes": human_bytes,
     "seconds": human_duration,
 }
-
-COLUMNS = tuple(StepReport().cells())
-"""Titles of all columns, in their order."""
 
 
 class Corrections(StrEnum):

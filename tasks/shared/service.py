@@ -5,14 +5,16 @@ The TLS context, the retry rules and the credentials of a step's client are put 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from config import AuthConfig, PipelineConfig
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, place
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.auth import Account
+from tasks.shared.http.client import Call, ServiceClient
+from tasks.shared.http.network import Network
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,11 @@ class Service:
         """Return the destination of data: an address without user, query and fragment, so without credentials."""
         return self.words or place(self.url or "")
 
-    def client(self, config: PipelineConfig, **more: Any) -> ServiceClient:
+    def client(self, config: PipelineConfig, *, network: Network | None = None, **more: Any) -> ServiceClient:
         """Return a client of this service; ``more`` is passed to ``ServiceClient``."""
-        origin = self.url if self.auth is not None else None
-        return ServiceClient(
-            self.key, tls=config.tls, retry=config.retry, auth=self.auth, credentials_origin=origin, **more
-        )
+        account = Account(self.auth, self.url) if self.auth is not None and self.url is not None else None
+        network = network or Network(config.tls)
+        return ServiceClient(self.key, network=network, retry=config.retry, account=account, **more)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class MetadataProbe:
             with service.client(config, timeout=15.0, **more) as client:
                 client.authorize()
                 if client.peek("GET", url).status == 401:
-                    client.send("GET", url, operation="test request", accept=_BUT_401)
+                    client.send(Call("GET", url, "test request", accept=_BUT_401))
         except SluiceError as error:
             yield error
 
@@ -105,15 +106,11 @@ class ProbeRequest:
     """One synthetic request of a probe. ``wrong`` judges its answer.
 
     It returns ``None`` for a right answer, a text that continues "tested with a synthetic resource, it …" for another
-    service, an error where that tells more, or a warning. It also sees answers with a status in ``accept``.
+    service, an error where that tells more, or a warning. It also sees the answers that the call accepts.
     """
 
-    method: str
-    url: str
+    call: Call
     wrong: Callable[[Answer], Found | str | None]
-    body: bytes | None = field(default=None, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    accept: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -146,14 +143,7 @@ class SyntheticProbe:
 
     def _send_request(self, service: Service, client: ServiceClient, exchange: ProbeRequest) -> Found | None:
         try:
-            answer = client.send(
-                exchange.method,
-                exchange.url,
-                operation="test request",
-                content=exchange.body,
-                headers=exchange.headers,
-                accept=exchange.accept,
-            )
+            answer = client.send(exchange.call)
         except SluiceError as error:
             if isinstance(error, ServiceError) and error.answered not in (None, *_REFUSALS):
                 return self._wrong(service, exchange, f"answered {error.answered}", error.answer)
@@ -164,7 +154,7 @@ class SyntheticProbe:
         return self._wrong(service, exchange, wrong, answer) if isinstance(wrong, str) else wrong
 
     def _wrong(self, service: Service, exchange: ProbeRequest, what: str, answer: Answer) -> ServiceError:
-        path = f"{exchange.method} {place(exchange.url)}"
+        path = f"{exchange.call.method} {place(exchange.call.url)}"
         return WrongServiceError(
             "wrong-service",
             f"{service.key}: this is not {self.kind}: tested with a synthetic resource, it {what}",

@@ -66,21 +66,11 @@ class Source:
     approved: Recorded | None = None
 
 
-def about_the_configuration(verb: str, *rest: str) -> str:
-    """Return a command about a configuration whose path is not known."""
-    return " ".join(["sluice", verb, "CONFIG", *rest])
-
-
-def of_a_job(position: int) -> str:
-    """Return the command that runs a step and all later ones again, of a job whose id is not known."""
-    return about_the_configuration("pipeline continue", "JOB", "--from", str(position))
-
-
 @dataclass(frozen=True)
 class StepContext:
     """Everything one step instance may use.
 
-    ``given`` has the effective CRTDL, which was made of ``given_crtdl``. Import steps have no ``source``.
+    ``given`` has the effective CRTDL. Import steps have no ``source``.
     ``corrections`` is for ``wait``: which corrected files can be taken. ``command`` gives a command about the job's
     configuration, of its verb and what follows the configuration; ``again`` the one that runs a step once more.
     """
@@ -91,14 +81,13 @@ class StepContext:
     position: int
     name: str
     given: GivenInputs = GivenInputs()
-    given_crtdl: Path | None = None
     source: Source | None = None
     corrections: Corrections = Corrections.NDJSON
     handle: HandleStore = field(default_factory=HandleStore)
     meter: Meter = field(default_factory=Meter)
     stop: Stop = field(default_factory=Stop)
-    command: Callable[..., str] = about_the_configuration
-    again: Callable[[int], str] = of_a_job
+    command: Callable[..., str] = lambda verb, *rest: " ".join(["sluice", verb, "CONFIG", *rest])
+    again: Callable[[int], str] = "sluice pipeline continue CONFIG JOB --from {}".format
 
     @property
     def input(self) -> Source:
@@ -129,7 +118,8 @@ class StepContext:
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """Return a client of a service that ends with this run and counts for it; ``more`` goes to
         ``ServiceClient``."""
-        return service.client(self.config, **({"stop": self.stop, "meter": self.meter} | more))
+        given: dict[str, Any] = {"stop": self.stop, "meter": self.meter}
+        return service.client(self.config, **(given | more))
 
 
 class Reads(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_SIZES: Final = ("B", "kB", "MB", "GB", "TB")
+_SIZES: Final = ("kB", "MB", "GB", "TB")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """Characters that begin a formula in a spreadsheet."""
 
@@ -15,8 +15,14 @@ def as_text(cell: str) -> str:
 
 
 def human_bytes(size: float) -> str:
-    """Return bytes in a readable unit (powers of 1000): ``153 kB``, ``25.3 MB``."""
-    return _sized(size, _SIZES)
+    """Return bytes in a readable unit (powers of 1000), with three figures: ``153 kB``, ``25.3 MB``."""
+    if abs(size) < 999.5:
+        return f"{size:.0f} B"
+    power = 1
+    while abs(size) >= 999.5 * 1000**power and power < len(_SIZES):  # what would be rounded to 1000 is one of the next
+        power += 1
+    size /= 1000**power
+    return f"{size:.{int(abs(size) < 99.95)}f} {_SIZES[power - 1]}"
 
 
 def human_rate(per_second: float) -> str:
@@ -47,14 +53,3 @@ def human_count(count: int, one: str, more: str | None = None) -> str:
     """Return a count with its noun: ``1,204 resources``, ``1 file``; ``more`` is the plural, where it is not ``one``
     and an s."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
-
-
-def _sized(size: float, units: tuple[str, ...]) -> str:
-    """Three figures, but whole bytes; what would be rounded to 1000 is one of the next unit."""
-    for unit in units:
-        if unit == units[0] and abs(size) < 999.5:
-            return f"{size:.0f} {unit}"
-        if unit != units[0] and (abs(size) < 999.5 or unit == units[-1]):
-            return f"{size:.1f} {unit}" if abs(size) < 99.95 else f"{size:.0f} {unit}"
-        size /= 1000
-    raise ValueError("there is no unit")

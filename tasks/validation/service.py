@@ -15,7 +15,7 @@ from typing import Final
 from config import PipelineConfig
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, issues
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
 from tasks.validation.chunks import ValidationChunk
 from tasks.validation.findings import read_outcome, wrong_with
@@ -25,7 +25,6 @@ HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "applicatio
 WITH_ERRORS: Final = frozenset({412, 422})
 """Statuses with which FHIR servers answer when there are errors in the data."""
 
-_MAX_ANSWER: Final = 16 << 20
 _LINE_BREAKS: Final = re.compile(rb"[\r\n]+")
 
 
@@ -70,14 +69,11 @@ class Validator:
         return [ChunkOutcome(_LINE_BREAKS.sub(b"", self._checked(answer, chunk).body).strip(), chunk)]
 
     def _ask(self, body: bytes) -> Answer:
-        return self._client.send(
-            "POST", self._url, operation=OPERATION, content=body, headers=HEADERS, accept=WITH_ERRORS,
-            max_answer_bytes=_MAX_ANSWER,
-        )  # fmt: skip
+        return self._client.send(Call("POST", self._url, OPERATION, body, HEADERS, accept=WITH_ERRORS))
 
     def _is_about_data(self, error: SluiceError) -> bool:
         """Return whether halves of what was sent may be taken: it was too large, or the service failed on it."""
-        if error.answered == 413 or error.reference == "answer-too-large":
+        if error.answered == 413:
             return True
         answer = error.answer
         return answer is not None and answer.status == 500 and bool(issues(answer.body)) and self._still_works()
@@ -133,7 +129,8 @@ _BODY: Final = json.dumps({
 
 
 def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[ProbeRequest]:
-    yield ProbeRequest("POST", endpoint(service.url or ""), _wrong, _BODY, HEADERS, WITH_ERRORS)
+    call = Call("POST", endpoint(service.url or ""), "test request", _BODY, HEADERS, accept=WITH_ERRORS)
+    yield ProbeRequest(call, _wrong)
 
 
 def _wrong(answer: Answer) -> str | None:

@@ -134,7 +134,7 @@ def test_one_503_does_not_end_a_plan_and_is_shown(sluice_process: Commands, tmp_
         path.write_text(path.read_text().replace('"max_attempts": 1', '"max_attempts": 2, "initial_backoff_ms": 10'))
         shown = sluice_process("pipeline", "plan", path)
         assert (shown.code, len(server.seen)) == (0, 2), shown.err
-    assert "validation: test request failed (status 503), attempt 1 of 2, next one in 0.0 s" in shown.err
+    assert "validation: test request failed (503), attempt 1 of 2, next one in 0.0 s" in shown.err
 
 
 def take_requests(url: str) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from config import RetryConfig, TlsConfig
 from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.network import Network
 from tasks.shared.stop import Stop
 
 
@@ -21,10 +22,10 @@ class Sleeps(Stop):
 
 
 def client(service: str = "pseudonymizer", *, attempts: int = 5, **options: Any) -> ServiceClient:
+    made = {name: options.pop(name) for name in ("tls", "environ", "transport") if name in options}
     defaults: dict[str, Any] = {
-        "tls": TlsConfig(),
+        "network": Network(**({"tls": TlsConfig(), "environ": {}} | made)),
         "retry": RetryConfig(max_attempts=attempts, initial_backoff_ms=1000, max_backoff_ms=30000),
-        "environ": {},
         "stop": Sleeps(),
         "timeout": 10.0,
     }

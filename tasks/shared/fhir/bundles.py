@@ -42,11 +42,6 @@ class Bundle:
         """Return ``Bundle.type``; ``None`` when it is missing or no text."""
         return text_of(self.members.get("type"))
 
-    @property
-    def id(self) -> str | None:
-        """Return ``Bundle.id``; ``None`` when it is missing or no text."""
-        return text_of(self.members.get("id"))
-
     def resources(self) -> list[Raw | None]:
         """Return the resource of each entry; ``None`` for an entry without one."""
         return [entry.resource or None for entry in map(read_entry, self.entries)]

@@ -1,7 +1,6 @@
 """The CRTDL, the query of an extraction: what the client reads of it and checks (docs/services.md).
 
-``doubts`` are about what is submitted all the same, with a warning. The cohort is not looked into: the server says what
-is wrong with it.
+The cohort is not looked into: the server says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from tasks.shared.files.named_file import JsonFile, strict_json
 KEYS = ("cohortDefinition", "dataExtraction")
 """What makes a JSON object a CRTDL."""
 
-_FILE = JsonFile("crtdl-unreadable", "crtdl-not-json", "the CRTDL", "the input of a run is a directory")
+_FILE = JsonFile("crtdl", "the CRTDL", "the input of a run is a directory")
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """One element that a group asks for; ``linked_groups`` are ids of the groups its references may fill."""
+    """One element that a group asks for."""
 
     ref: str
     must_have: bool = False
-    linked_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,26 +66,6 @@ def parse_document(content: bytes, path: Path) -> Any:
 def document_findings(document: Any, path: Path) -> list[InputError]:
     """Return all errors of a document; ``path`` is named in them."""
     return _read(document, path)[1]
-
-
-def doubts(document: Any) -> Iterator[str]:
-    """Yield a sentence for each part that a server may refuse or ignore; nothing if there are findings.
-
-    It is said by key path, with ids of groups.
-    """
-    groups, findings = _read(document, Path())
-    if findings:
-        return
-    ids = {group.id for group in groups}
-    for number, group in enumerate(groups):
-        place = f"dataExtraction.attributeGroups[{number}]"
-        if not group.attributes:
-            what = f"the group {group.id!r} has no attributes: only ids, profile and references are extracted"
-            yield f"crtdl-no-attributes: {place}.attributes: {what}"
-        for at, attribute in enumerate(group.attributes):
-            for missing in (link for link in attribute.linked_groups if link not in ids):
-                what = f"the linked group {missing!r} does not exist; a server may refuse the query"
-                yield f"crtdl-linked-group: {place}.attributes[{at}].linkedGroups: {what}"
 
 
 def crtdl_in(content: bytes, path: Path) -> Crtdl:
@@ -138,18 +116,12 @@ def _wrong_with(group: Any, place: str) -> Iterator[tuple[str, str]]:
         return
     for number, attribute in enumerate(attributes):
         at = f"{place}.attributes[{number}]"
-        links = attribute.get("linkedGroups") if isinstance(attribute, dict) else None
         if not isinstance(attribute, dict) or not _is_text(attribute.get("attributeRef")):
             yield f"{at}.attributeRef", "must be text that is not empty"
-        if not (links is None or (isinstance(links, list) and all(map(_is_text, links)))):
-            yield f"{at}.linkedGroups", "must be a list of ids of groups"
 
 
 def _group(entry: dict[str, Any]) -> AttributeGroup:
-    attributes = tuple(
-        Attribute(one["attributeRef"], one.get("mustHave") is True, tuple(one.get("linkedGroups") or ()))
-        for one in entry["attributes"]
-    )
+    attributes = tuple(Attribute(one["attributeRef"], one.get("mustHave") is True) for one in entry["attributes"])
     return AttributeGroup(entry["id"], entry.get("name"), entry["groupReference"], attributes)
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from config import EnrichmentRule
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import document_findings, doubts, parse_document, read_content
+from tasks.shared.fhir.crtdl import document_findings, parse_document, read_content
 from tasks.shared.files.part_file import write_whole
 
 COPY = "crtdl.json"
@@ -29,41 +29,27 @@ _Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Enriched:
-    """An enriched document, and what a person should know about the rules."""
+    """An enriched document, what a person should know about the rules, and everything that is wrong with it."""
 
     content: bytes
     warnings: tuple[str, ...] = ()
+    findings: tuple[InputError, ...] = ()
 
 
 def findings(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[InputError]:
     """Return all errors of a CRTDL after the rules are applied."""
     try:
-        enrich(read_content(path), rules, path)
-    except CrtdlError as error:
-        return list(error.findings)
+        return list(enrich(read_content(path), rules, path).findings)
     except InputError as error:
         return [error]
-    return []
 
 
-def doubtful(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[str]:
-    """Return the rules that do nothing, and what a server may refuse of a CRTDL after the rules are applied; empty if
-    there are findings."""
+def idle_rules(path: Path, rules: Sequence[EnrichmentRule]) -> tuple[str, ...]:
+    """Return a warning for each rule that does nothing; none if there are findings."""
     try:
-        enriched = enrich(read_content(path), rules, path)
-        return [*enriched.warnings, *doubts(parse_document(enriched.content, path))]
+        return enrich(read_content(path), rules, path).warnings
     except InputError:
-        return []
-
-
-class CrtdlError(InputError):
-    """A CRTDL that cannot be used: ``findings`` holds all of it, the error itself shows the first."""
-
-    def __init__(self, findings: Sequence[InputError]) -> None:
-        first = findings[0]
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        super().__init__(first.reference, first.message + more, context=first.context, hint=first.hint)
-        self.findings = tuple(findings)
+        return ()
 
 
 def effective_file(job_dir: Path) -> Path | None:
@@ -74,10 +60,11 @@ def effective_file(job_dir: Path) -> Path | None:
 def write_effective(source: Path, job_dir: Path, rules: Sequence[EnrichmentRule]) -> tuple[Path, tuple[str, ...]]:
     """Write the effective CRTDL of ``source``; its path and warnings.
 
-    Raises ``CrtdlError`` or ``InputError`` when the document cannot be used, ``StorageError``.
+    Raises ``InputError`` when the document cannot be used, ``StorageError``.
     """
-    content = read_content(source)
-    enriched = enrich(content, rules, source)
+    enriched = enrich(read_content(source), rules, source)
+    for problem in enriched.findings:
+        raise problem
     name, other = (ENRICHED, COPY) if rules else (COPY, ENRICHED)
     path = job_dir / name
     write_whole(path, enriched.content)
@@ -99,14 +86,11 @@ def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enric
     never lowers it, linked groups that are given replace; a new attribute gets what the rule says. Linked groups are
     profile URLs, which become group ids after all rules ran.
 
-    Raises ``CrtdlError``, ``InputError``: also ``enrichment-linked-group`` for a profile that no group has.
+    A profile that no group has is a finding (``enrichment-linked-group``). Raises ``InputError``.
     """
-    document = parse_document(content, path)
-    problems = document_findings(document, path)
-    if problems:
-        raise CrtdlError(problems)
-    if not rules:
-        return Enriched(content)
+    problems = document_findings(parse_document(content, path), path)
+    if problems or not rules:
+        return Enriched(content, findings=tuple(problems))
     try:
         groups = _Groups(content)
         warnings = [text for number, rule in enumerate(rules, 1) if (text := groups.apply(rule, number)) is not None]
@@ -116,12 +100,8 @@ def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enric
         # Half a surrogate pair in an escape: legal for one JSON reader, not for the other.
         message = "the CRTDL contains text that is not valid Unicode"
         raise InputError("crtdl-not-json", message, context=str(path)) from None
-    if problems:
-        raise CrtdlError(problems)
-    problems = document_findings(parse_document(result, path), path)
-    if problems:
-        raise CrtdlError(problems)
-    return Enriched(result, tuple(warnings))
+    problems = problems or document_findings(parse_document(result, path), path)
+    return Enriched(result, tuple(warnings), tuple(problems))
 
 
 class _Groups:

@@ -136,14 +136,9 @@ def kept_at(job_dir: Path, position: int) -> Path:
 
 
 def differences(before: Inventory, now: Inventory) -> list[str]:
-    """Return the first twenty differences, a line each for a person: removed, added, changed, renamed."""
-    new = {entry.name: entry for entry in now.entries if entry.name not in before.by_name}
-    by_content = {(entry.size, entry.sha256): name for name, entry in new.items()}
-    told = [f"changed: {entry.name}" for entry in now.entries if before.by_name.get(entry.name, entry) != entry]
-    for entry in before.entries:
-        if entry.name not in now.by_name:
-            name = by_content.pop((entry.size, entry.sha256), None)
-            told.append(f"removed: {entry.name}" if name is None else f"renamed: {entry.name} to {name}")
-            new.pop(name or "", None)
-    told += [f"added: {name}" for name in new]
+    """Return the first twenty differences, a line each for a person: removed, added, changed."""
+    old, new = before.by_name, now.by_name
+    told = [f"removed: {name}" for name in old.keys() - new.keys()]
+    told += [f"added: {name}" for name in new.keys() - old.keys()]
+    told += [f"changed: {name}" for name in old.keys() & new.keys() if old[name] != new[name]]
     return as_shown(sorted(told))

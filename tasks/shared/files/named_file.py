@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,23 +17,12 @@ LARGEST_FILE: Final = 64 << 20
 _HINT: Final = "check the path; a relative one starts at the working directory"
 
 
-def is_special(path: Path) -> bool:
-    """Return whether the path is something other than a regular file: reading a pipe might never end."""
-    # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
-    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
-
-
-def not_a_file(named_by: str, path: Path) -> InputError:
-    """Return the error for a directory or a pipe: a pipe would block the preflight, and be empty for ``continue``."""
-    return InputError(
-        "file-unreadable", "not a regular file", context=f"{named_by}: {path}", hint="name the file itself"
-    )
-
-
 def check_target(named_by: str, path: Path) -> None:
     """Raise ``InputError`` unless the target is a regular file, which is replaced, or does not exist."""
-    if path.is_symlink() or is_special(path):
-        raise not_a_file(named_by, path)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(
+            "file-unreadable", "not a regular file", context=f"{named_by}: {path}", hint="name the file itself"
+        )
     if not path.parent.is_dir():
         raise InputError(
             "file-not-found", "there is no such directory", context=f"{named_by}: {path.parent}", hint=_HINT
@@ -46,7 +34,7 @@ def file_findings(named_by: str, path: Path) -> Iterator[SluiceError]:
     context = f"{named_by}: {path}"
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            yield not_a_file(named_by, path)
+            yield InputError("file-unreadable", "not a regular file", context=context, hint="name the file itself")
             return
         with path.open("rb") as file:
             if not file.read(1):
@@ -63,33 +51,34 @@ def _reason(error: OSError | ValueError) -> str:
 
 @dataclass(frozen=True)
 class JsonFile:
-    """A kind of file: the references of its errors (``InputError``), its name for people, and the hint for a file that
-    is too large.
+    """A kind of file: how the references of its errors (``InputError``) begin, its name for people, and the hint for a
+    file that is too large.
     """
 
-    unreadable: str
-    not_json: str
+    kind: str
     name: str
     too_large: str
 
     def read(self, path: Path) -> bytes:
         """Return the bytes of the file."""
         try:
+            if path.exists() and not path.is_file():  # a pipe would be waited for, and be empty for ``continue``
+                raise InputError(f"{self.kind}-unreadable", f"{self.name} is no regular file", context=str(path))
             with path.open("rb") as file:
                 content = file.read(LARGEST_FILE + 1)
         except (OSError, ValueError) as error:
             message = f"{self.name} cannot be read: {_reason(error)}"
-            raise InputError(self.unreadable, message, context=str(path)) from None
+            raise InputError(f"{self.kind}-unreadable", message, context=str(path)) from None
         if len(content) > LARGEST_FILE:
-            message = f"this file is larger than {LARGEST_FILE >> 20} MiB"
-            raise InputError(self.unreadable, message, context=str(path), hint=f"is it a data file? {self.too_large}")
+            message, hint = f"this file is larger than {LARGEST_FILE >> 20} MiB", f"is it a data file? {self.too_large}"
+            raise InputError(f"{self.kind}-unreadable", message, context=str(path), hint=hint)
         return content
 
     def parse(self, content: bytes, path: Path, parse: Callable[[bytes], Any]) -> Any:
         """Return the document in ``content`` as ``parse`` reads it, by ``strict_json``; errors name ``path``."""
 
         def refuse(message: str, where: str = "", hint: str | None = None) -> NoReturn:
-            raise InputError(self.not_json, message, context=f"{path}{where}", hint=hint) from None
+            raise InputError(f"{self.kind}-not-json", message, context=f"{path}{where}", hint=hint) from None
 
         if content.startswith(b"\xef\xbb\xbf"):
             without = "save it as UTF-8 without BOM"

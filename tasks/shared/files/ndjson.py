@@ -53,17 +53,7 @@ def lines(path: Path, most: int, *, stored: Callable[[bytes], object] = lambda _
         yield number + 1, line
 
 
-def head_of(path: Path, size: int) -> bytes:
-    """Return the first bytes of the content of a data file, at most ``size``. Raises as ``pieces``."""
-    head = b""
-    for piece in pieces(path):
-        head += piece
-        if len(head) >= size:
-            break
-    return head[:size]
-
-
-def is_blank(line: bytes) -> bool:
+def is_blank(line: bytes | memoryview) -> bool:
     """Return whether a line holds white space alone."""
     return line[:1] in (b"", b" ", b"\t", b"\r", b"\f", b"\v") and _BLANK.fullmatch(line) is not None
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
-import msgspec
+
+from tasks.shared.fhir.resource import list_of, object_of, parse_json
 
 # http://hl7.org/fhir/ValueSet/issue-type, R4 and R5. A code outside this list is text of the service.
 # fmt: off
@@ -23,14 +24,6 @@ ISSUE_CODES: Final = frozenset({
 _JSON: Final = re.compile(r"(application|text)/([a-z0-9.-]+\+)?json")
 _LARGEST_OUTCOME: Final = 8 << 20
 _LONGEST_TEXT: Final = 600
-
-
-class _Outcome(msgspec.Struct):
-    resource_type: Any = msgspec.field(default=None, name="resourceType")
-    issue: Any = None
-
-
-_outcomes = msgspec.json.Decoder(_Outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +53,19 @@ def issues(body: bytes) -> list[tuple[str, str]]:
     """Return (severity, code) of each issue of an OperationOutcome, of those codes that FHIR defines."""
     if len(body) > _LARGEST_OUTCOME or b"OperationOutcome" not in body:
         return []
-    try:
-        outcome = _outcomes.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    outcome = object_of(parse_json(body))
+    found = [(str(issue.get("severity")), issue.get("code")) for issue in map(object_of, list_of(outcome.get("issue")))]
+    if outcome.get("resourceType") != "OperationOutcome":
         return []
-    if outcome.resource_type != "OperationOutcome" or not isinstance(outcome.issue, list):
-        return []
-    found = [(str(issue.get("severity")), issue.get("code")) for issue in outcome.issue if isinstance(issue, dict)]
     return [(severity, code) for severity, code in found if isinstance(code, str) and code in ISSUE_CODES]
 
 
 def issue_texts(body: bytes) -> str:
     """Return the texts of an OperationOutcome on one line, after a colon: only where they cannot hold data of a person,
     as in an answer to a synthetic request. Empty for any other body."""
-    try:
-        outcome = msgspec.json.decode(body)
-        texts = [one.get("diagnostics") or one["details"]["text"] for one in outcome["issue"]]
-        shown = " ".join(" ".join(texts).split())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, KeyError, AttributeError):
-        return ""
+    outcomes = map(object_of, list_of(object_of(parse_json(body)).get("issue")))
+    texts = [one.get("diagnostics") or object_of(one.get("details")).get("text") for one in outcomes]
+    shown = " ".join(" ".join(text for text in texts if isinstance(text, str)).split())
     return f": {shown[:_LONGEST_TEXT]}" if shown else ""
 
 

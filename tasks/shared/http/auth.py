@@ -46,6 +46,14 @@ def origin_of(url: httpx.URL) -> Origin:
     return url.scheme, url.host.lower(), url.port or (443 if url.scheme == "https" else 80)
 
 
+@dataclass(frozen=True)
+class Account:
+    """An auth block, and the URL whose origin (scheme, host, port) gets its credentials."""
+
+    auth: AuthConfig
+    url: str
+
+
 class OriginAuth(httpx.Auth):
     """httpx's hook: adds the credentials to requests to these origins, and to no others. After a 401 a bearer token is
     dropped, and the request repeated once with a fresh one."""
@@ -164,9 +172,9 @@ class _ClientCredentials:
             raise self._refused(str(code), answer.status)
         value = token.get("access_token")
         if answer.status != 200 or not isinstance(value, str) or not value.isascii() or not value.isprintable():
-            raise self._unusable("answered without a usable access token", answer.status)
+            raise self._wrong("answered without a usable access token", answer.status)
         if str(token.get("token_type") or "bearer").lower() != "bearer":
-            raise self._unusable("gave a token that is no bearer token", answer.status)
+            raise self._wrong("gave a token that is no bearer token", answer.status)
         try:
             return value, float(token.get("expires_in") or 0)
         except (TypeError, ValueError):
@@ -182,11 +190,12 @@ class _ClientCredentials:
         metadata = object_of(parse_json(answer.body)) if answer.status == 200 else {}
         endpoint, named = metadata.get("token_endpoint"), metadata.get("issuer")
         if not isinstance(endpoint, str) or not endpoint.lower().startswith(("https://", "http://")):
-            raise self._unusable("gave no usable OpenID configuration", answer.status)
+            raise self._wrong("gave no usable OpenID configuration", answer.status)
         if not isinstance(named, str) or named.rstrip("/") != self._issuer:
             other = f" ({place(named)})" if isinstance(named, str) and named.isprintable() else ""
             hint = f"enter that one as {self._block}.oauth_issuer_uri, or correct it at the server (Keycloak: hostname)"
-            raise self._differs(f"names a different issuer in its metadata{other}", hint)
+            what = f"names a different issuer in its metadata{other}: the client secret was not sent"
+            raise self._wrong(what, hint=hint)
         methods = list_of(metadata.get("token_endpoint_auth_methods_supported"))
         basic = "client_secret_basic" in methods and "client_secret_post" not in methods
         return self._trusted(endpoint), "client_secret_basic" if basic else "client_secret_post"
@@ -196,7 +205,7 @@ class _ClientCredentials:
         near = self._issuer.lower().startswith("http:") and _is_near(urlsplit(self._issuer).hostname or "")
         if not endpoint.lower().startswith("https:") and not near:
             hint = "use an https issuer; plain HTTP is for issuers on loopback or at a private address"
-            raise self._differs("gives a token endpoint without TLS", hint)
+            raise self._wrong("gives a token endpoint without TLS: the client secret was not sent", hint=hint)
         return endpoint
 
     def _refused(self, code: str, status: int) -> SluiceError:
@@ -206,14 +215,11 @@ class _ClientCredentials:
         hint = f"check oauth_client_id and oauth_client_secret in {self._block}, and the client's grants"
         return self._error(ServiceError, "oauth-client", f"refused the client ({known})", hint, status)
 
-    def _unusable(self, what: str, status: int) -> ServiceError:
-        hint = f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>"
+    def _wrong(self, what: str, status: int | None = None, hint: str | None = None) -> ServiceError:
+        hint = hint or f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>"
         return self._error(ServiceError, "oauth-issuer", what, hint, status)
 
-    def _differs(self, what: str, hint: str) -> ServiceError:
-        return self._error(ServiceError, "oidc-issuer-differs", f"{what}: the client secret was not sent", hint)
-
-    def _error(self, kind: type[E], reference: str, what: str, hint: str | None, status: int | None = None) -> E:
+    def _error(self, kind: type[E], reference: str, what: str, hint: str | None, status: int | None) -> E:
         message = f"{self._block}: the issuer {urlsplit(self._issuer).hostname or '?'} {what}"
         context = f"{self._block}.oauth_issuer_uri"
         return kind(reference, message, context=context, hint=hint, operation=TOKEN_OPERATION, status=status)

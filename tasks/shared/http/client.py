@@ -13,20 +13,21 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Final, Self
 from urllib.parse import urlsplit
 
 import httpx
 
-from config import AuthConfig, RetryConfig, TlsConfig
+from config import RetryConfig
 from tasks.shared.errors import TOKEN_OPERATION, InputError, NetworkError, ServiceError, SluiceError, TransientError
 from tasks.shared.http.answer import Answer, place
-from tasks.shared.http.auth import Credentials, OriginAuth, origin_of
+from tasks.shared.http.auth import Account, Credentials, OriginAuth, origin_of
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext, error_for, error_without_answer
-from tasks.shared.http.network import Proxies, Transport, ssl_context
+from tasks.shared.http.network import Network, Proxies, ssl_context
 from tasks.shared.http.request_log import log_request
 from tasks.shared.http.retry import retrying
 from tasks.shared.meter import Meter
@@ -41,33 +42,49 @@ _CONNECT_SECONDS: Final = 30.0
 _ISSUER_ANSWERS: Final = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
 _AGENT: Final = {"User-Agent": f"sluice/{metadata.version('sluice')}", "Accept-Encoding": "identity"}
 
-Content = bytes | Iterable[bytes] | None
-"""A request body. An iterable starts anew for each attempt (no generator); its length is a header of the caller's."""
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request; ``operation`` is what errors call it.
+
+    A body that is an iterable starts anew for each attempt (no generator); its length is a header of the caller's.
+    ``timeout`` (seconds) replaces the client's. Answers are 2xx and statuses in ``accept``; after one in ``transient``
+    the same call may succeed later.
+    """
+
+    method: str
+    url: str = field(repr=False)
+    operation: str
+    content: bytes | Iterable[bytes] | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float | None = None
+    accept: Collection[int] = ()
+    transient: Collection[int] = DEFAULT_TRANSIENT
+
+    def accepts(self, status: int) -> bool:
+        """Return whether an answer with this status is no error."""
+        return 200 <= status < 300 or status in self.accept
 
 
 class ServiceClient:
     """The calls of one step to one service; thread-safe.
 
-    ``service`` is the key under ``services``. The credentials of ``auth`` go to the origin (scheme, host, port) of
-    ``credentials_origin`` and to no other. ``timeout`` (seconds) is httpx's; ``within`` (seconds) is for all attempts
-    of all calls together. ``stop`` ends a wait between attempts. ``transport`` makes the connections of one thread,
-    ``environ`` names the proxies. Raises ``InputError`` for what of this cannot be used.
+    ``service`` is the key under ``services``. The credentials of ``account`` go to its origin and to no other.
+    ``timeout`` (seconds) is httpx's; ``within`` (seconds) is for all attempts of all calls together. ``stop`` ends a
+    wait between attempts. Raises ``InputError`` for what of this cannot be used.
     """
 
     def __init__(
         self,
         service: str,
         *,
-        tls: TlsConfig,
+        network: Network,
         retry: RetryConfig,
-        auth: AuthConfig | None = None,
-        credentials_origin: str | None = None,
+        account: Account | None = None,
         timeout: float = 60.0,
         within: float = math.inf,
         stop: Stop | None = None,
         meter: Meter | None = None,
-        transport: Callable[[ssl.SSLContext, Proxies], httpx.BaseTransport] = Transport,
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.service = service.removeprefix("services.")
         self.meter = meter or Meter()
@@ -75,82 +92,45 @@ class ServiceClient:
         self._stop = stop or Stop()
         self._local = threading.local()
         self._clients: list[httpx.Client] = []
-        self._tls = tls
-        self._proxies = Proxies(environ)
-        self._transport = transport
-        if tls.ca_cert_path is not None or tls.insecure_skip_verify:
-            ssl_context(tls)  # what is wrong with it is found at once
-        self._own = origin_of(_url(credentials_origin)) if credentials_origin is not None else None
-        self._credentials = Credentials(auth, service=self.service, fetch=self._fetch)
+        self._verify = ssl_context(network.tls)
+        self._proxies = Proxies(network.environ)
+        self._transport = network.transport
+        self._own = origin_of(_url(account.url)) if account is not None else None
+        self._credentials = Credentials(account.auth if account else None, service=self.service, fetch=self._fetch)
         ends = time.monotonic() + within
         self._retrying = functools.partial(
             retrying, retry, service=self.service, meter=self.meter, sleep=self._stop.sleep,
             seconds_left=lambda: ends - time.monotonic(),
         )  # fmt: skip
 
-    def send(
-        self,
-        method: str,
-        url: str,
-        *,
-        operation: str,
-        content: Content = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        retry: bool = True,
-        accept: Collection[int] = (),
-        transient: Collection[int] = DEFAULT_TRANSIENT,
-        max_answer_bytes: float = math.inf,
-    ) -> Answer:
-        """Make a call; return the whole answer when its status is 2xx or in ``accept``.
+    def send(self, call: Call, *, retry: bool = True) -> Answer:
+        """Make a call; return the whole answer when the call accepts its status.
 
         Every attempt sends the same bytes; ``retry=False`` makes one. A redirect is followed for GET and HEAD, within
-        the origin. Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer came,
-        both after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
+        the origin. Raises ``ServiceBusyError`` for a transient status and ``NetworkError`` when no answer came, both
+        after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
         """
-        auth, attempts = self._auth(url), itertools.count()
+        auth, attempts = self._auth(call.url), itertools.count()
 
         def attempt() -> Answer:
-            where = self._where(method, url, operation)
-            with self._open(where, content, headers, auth=auth, timeout=timeout, repeated=next(attempts) > 0) as (
-                where,
-                response,
-            ):
-                answer = self._read(where, response, max_answer_bytes)
-            if not (200 <= answer.status < 300 or answer.status in accept):
-                raise error_for(answer, where, transient=transient)
-            return answer
+            return self._once(call, auth, repeated=next(attempts) > 0)
 
         return self._retrying(retryable=_not_a_token)(attempt) if retry else attempt()
 
     @contextmanager
     def stream(
-        self,
-        method: str,
-        url: str,
-        *,
-        operation: str,
-        content: Content = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        accept: Collection[int] = (),
-        follow: bool = False,
-        credentials: bool | None = None,
-        repeated: bool = False,
+        self, call: Call, *, follow: bool = False, credentials: bool | None = None, repeated: bool = False
     ) -> Iterator[httpx.Response]:
         """Open a call whose answer is streamed, in one attempt; read it with ``iter_raw()``, whose errors are ours.
 
         With ``follow`` redirects lead to other origins, too, then without credentials; never out of TLS.
         ``credentials``: ``None`` sends them to their origin, ``True`` also to that of this URL (requiresAccessToken)
-        unless that means leaving TLS, ``False`` nowhere. ``timeout`` is the longest silence.
+        unless that means leaving TLS, ``False`` nowhere. The timeout is that of the longest silence.
         """
-        auth, where = self._auth(url, credentials), self._where(method, url, operation)
-        with self._open(where, content, headers, auth=auth, timeout=timeout, follow=follow, repeated=repeated) as (
-            where,
-            response,
-        ):
-            if not (200 <= response.status_code < 300 or response.status_code in accept):
-                raise error_for(self._read(where, response), where, transient=DEFAULT_TRANSIENT)
+        auth = self._auth(call.url, credentials)
+        with self._open(call, auth, follow=follow, repeated=repeated) as (where, response):
+            if not call.accepts(response.status_code):
+                raise error_for(_read(where, response), where, transient=call.transient)
             try:
                 yield response
             except httpx.HTTPError as error:
@@ -159,8 +139,9 @@ class ServiceClient:
     def peek(self, method: str, url: str) -> Answer:
         """Return the head of the answer to one request without credentials, whatever its status, within 10 seconds.
         Raises ``NetworkError`` without an answer, ``ServiceError`` when a certificate or the proxy is in the way."""
-        where = self._where(method, url, "first request")
-        with self._request(where, None, None, None, min(self._timeout, 10.0), repeated=False) as response:
+        call = Call(method, url, "first request", timeout=min(self._timeout, 10.0))
+        where = self._where(call)
+        with self._request(call, where, None, repeated=False) as response:
             head = Answer(response.status_code, response.headers, b"")
         if where.proxy is not None and head.status == 407:
             raise error_for(head, where, transient=())
@@ -184,52 +165,45 @@ class ServiceClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _once(self, call: Call, auth: httpx.Auth | None, *, repeated: bool = False) -> Answer:
+        with self._open(call, auth, repeated=repeated) as (where, response):
+            answer = _read(where, response)
+        if call.accepts(answer.status):
+            return answer
+        raise error_for(answer, where, transient=call.transient)
+
     @contextmanager
     def _open(
-        self,
-        where: RequestContext,
-        content: Content,
-        headers: Mapping[str, str] | None,
-        *,
-        auth: httpx.Auth | None,
-        timeout: float | None = None,
-        follow: bool = False,
-        repeated: bool = False,
+        self, call: Call, auth: httpx.Auth | None, *, follow: bool = False, repeated: bool = False
     ) -> Iterator[tuple[RequestContext, httpx.Response]]:
         """Yield the response to a call, its body not read yet, from where the redirects lead to."""
-        seconds = self._timeout if timeout is None else timeout
         for _ in range(MAX_REDIRECTS + 1):
-            with self._request(where, content, headers, auth, seconds, repeated=repeated) as response:
+            where = self._where(call)
+            with self._request(call, where, auth, repeated=repeated) as response:
                 following = _redirected(where, response, follow=follow)
                 if following is None:
                     yield where, response
                     return
-            where = self._where(where.method, following, where.operation)
+            call = replace(call, url=following)
         raise where.error(ServiceError, "redirect-refused", f"was redirected more than {MAX_REDIRECTS} times")
 
     @contextmanager
     def _request(
-        self,
-        where: RequestContext,
-        content: Content,
-        headers: Mapping[str, str] | None,
-        auth: httpx.Auth | None,
-        seconds: float,
-        *,
-        repeated: bool,
+        self, call: Call, where: RequestContext, auth: httpx.Auth | None, *, repeated: bool
     ) -> Iterator[httpx.Response]:
         self._stop.check()
-        timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
-        begun, sent = time.monotonic(), len(content) if isinstance(content, bytes) else 0
+        seconds = self._timeout if call.timeout is None else call.timeout
+        begun = time.monotonic()
         try:
             client = self._client()
             request = client.build_request(
-                where.method, _url(where.url), content=content, headers=headers, timeout=timeout
-            )
+                where.method, _url(call.url), content=call.content, headers=call.headers,
+                timeout=httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),
+            )  # fmt: skip
             response = client.send(request, auth=auth, stream=True)
         except (httpx.HTTPError, ssl.SSLError, UnicodeError) as error:
             wrong = error_without_answer(error, where)
-            log_request(where.method, where.url, wrong.reference, begun, sent)
+            log_request(where.method, where.url, wrong.reference, begun)
             raise wrong from None
         finally:
             self.meter.request(time.monotonic() - begun, repeated=repeated)
@@ -237,36 +211,21 @@ class ServiceClient:
             yield response
         finally:
             response.close()
-            received = response.num_bytes_downloaded
-            log_request(where.method, where.url, str(response.status_code), begun, sent, received)
-
-    def _read(self, where: RequestContext, response: httpx.Response, most: float = math.inf) -> Answer:
-        """Read the whole answer; one of more than ``most`` bytes is an error."""
-        parts, size = [], 0
-        try:
-            for part in response.iter_bytes():
-                parts.append(part)
-                size += len(part)
-                if size > most:
-                    what = f"was answered with more than {most} bytes"
-                    raise where.error(ServiceError, "answer-too-large", what, status=response.status_code)
-        except httpx.HTTPError as error:
-            raise error_without_answer(error, where) from None
-        return Answer(response.status_code, response.headers, b"".join(parts))
+            log_request(where.method, where.url, str(response.status_code), begun)
 
     def _client(self) -> httpx.Client:
         """Return this thread's client: httpcore's pool closes connections under threads that share it."""
         client: httpx.Client | None = getattr(self._local, "client", None)
         if client is None:
-            transport = self._transport(ssl_context(self._tls), self._proxies)
+            transport = self._transport(self._verify, self._proxies)
             self._local.client = client = httpx.Client(transport=transport, headers=_AGENT, trust_env=False)
             self._clients.append(client)
         return client
 
-    def _where(self, method: str, url: str, operation: str) -> RequestContext:
-        proxy = self._proxies.select(_url(url))
+    def _where(self, call: Call) -> RequestContext:
+        proxy = self._proxies.select(_url(call.url))
         host = urlsplit(proxy).hostname if proxy else None
-        return RequestContext(self.service, operation, method.upper(), url, host)
+        return RequestContext(self.service, call.operation, call.method.upper(), call.url, host)
 
     def _auth(self, url: str, credentials: bool | None = None) -> httpx.Auth | None:
         """Return who gets the credentials of a call: their origin, with ``True`` that of the URL, too."""
@@ -279,16 +238,15 @@ class ServiceClient:
 
     def _fetch(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
         """Send a request to the OAuth issuer: ``auth.Fetch``. It has a retry budget of its own."""
+        call = Call(method, url, TOKEN_OPERATION, content, headers, timeout=60.0, accept=_ISSUER_ANSWERS)
+        return self._retrying()(lambda: self._once(call, None))
 
-        def attempt() -> Answer:
-            where = self._where(method, url, TOKEN_OPERATION)
-            with self._open(where, content, headers, auth=None, timeout=60.0) as (where, response):
-                answer = self._read(where, response)
-            if 200 <= answer.status < 300 or answer.status in _ISSUER_ANSWERS:
-                return answer
-            raise error_for(answer, where, transient=DEFAULT_TRANSIENT)
 
-        return self._retrying()(attempt)
+def _read(where: RequestContext, response: httpx.Response) -> Answer:
+    try:
+        return Answer(response.status_code, response.headers, b"".join(response.iter_bytes()))
+    except httpx.HTTPError as error:
+        raise error_without_answer(error, where) from None
 
 
 @functools.lru_cache(maxsize=64)  # a step asks the same one again and again

@@ -19,7 +19,7 @@ from config import CompressionConfig, RetryConfig
 from tasks.shared.errors import ServiceError
 from tasks.shared.files.intake import Intake
 from tasks.shared.http.answer import place
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.http.retry import retrying
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
@@ -64,16 +64,9 @@ class Downloader:
         return retrying(self.retry, service=self.client.service, meter=self.meter, sleep=stop.sleep)(attempt)
 
     def _take(self, intake: Intake, url: str, stop: Stop, credentials: bool | None, *, repeated: bool) -> None:
-        with self.client.stream(
-            "GET",
-            url,
-            operation=_OPERATION,
-            headers={"Accept": "application/fhir+ndjson"},
-            timeout=self.stall_timeout or STALL_TIMEOUT,
-            follow=True,
-            credentials=credentials,
-            repeated=repeated,
-        ) as response:
+        timeout = self.stall_timeout or STALL_TIMEOUT
+        call = Call("GET", url, _OPERATION, headers={"Accept": "application/fhir+ndjson"}, timeout=timeout)
+        with self.client.stream(call, follow=True, credentials=credentials, repeated=repeated) as response:
             if response.headers.get("Content-Encoding", "").strip().lower() not in {"", "identity", "zstd"}:
                 raise _refused(url, "with a Content-Encoding that was not requested")
             intake.run(self._pieces(response, stop))

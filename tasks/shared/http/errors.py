@@ -140,21 +140,10 @@ def _connect_error(error: Exception, where: RequestContext, peer: str, later: st
     return where.error(NetworkError, "connect-failed", f"failed: no connection to {peer}", hint=later)
 
 
-# X509_V_ERR_*: https://docs.openssl.org/3.0/man3/X509_STORE_CTX_get_error/
-_DATES: Final = frozenset({9, 10})
-_NAMES: Final = frozenset({62, 64})
-
-
 def _certificate_error(error: ssl.SSLCertVerificationError, where: RequestContext) -> SluiceError:
-    reason = error.verify_message  # of OpenSSL
-    reference, hint = "tls-untrusted", "add the certificate of the CA or of the server to the file in tls.ca_cert_path"
-    if error.verify_code in _DATES:
-        reference, hint = "tls-expired", "renew the certificate, and check the clocks of this machine and the service"
-    elif error.verify_code in _NAMES:
-        reference, hint = "tls-hostname", "use a host name in the URL that is in the certificate"
-        reason = "it is for another host name"
-    what = f"failed: the certificate of {where.host} is not trusted ({reason})"
-    return where.error(ServiceError, reference, what, hint=hint)
+    what = f"failed: the certificate of {where.host} is not trusted ({error.verify_message})"  # OpenSSL's words
+    hint = "use the host name of the certificate, renew it, or add it or its CA to the file in tls.ca_cert_path"
+    return where.error(ServiceError, "tls-untrusted", what, hint=hint)
 
 
 def _proxy_error(error: Exception, where: RequestContext) -> SluiceError:

@@ -12,7 +12,8 @@ import ipaddress
 import os
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -128,6 +129,16 @@ class Transport(httpx.BaseTransport):
         """Close every connection."""
         for transport in (self._direct, *self._through.values()):
             transport.close()
+
+
+@dataclass(frozen=True)
+class Network:
+    """How services are reached. ``environ`` names the proxies (default: that of this process); ``transport`` makes the
+    connections of one thread."""
+
+    tls: TlsConfig
+    environ: Mapping[str, str] | None = None
+    transport: Callable[[ssl.SSLContext, Proxies], httpx.BaseTransport] = Transport
 
 
 def _named(values: Mapping[str, str], scheme: str) -> str | None:

@@ -1,7 +1,7 @@
 """What ``-v`` prints for each request: method, address and result (docs/commands.md).
 
-A line has the status or the error, the bytes of the bodies and the time; never a body, a header, a user or a password.
-It has the names of a query, not the values (permissions, identifiers of persons), and no id behind a resource type.
+A line has the status or the error and the time; never a body, a header, a user, a password or a query (permissions,
+identifiers of persons), and no id behind a resource type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from tasks.shared.http.answer import place
-from tasks.shared.units import human_bytes, human_duration
+from tasks.shared.units import human_duration
 
 _TYPE = re.compile(r"[A-Z][A-Za-z]+|patients?", re.ASCII)
 
@@ -19,19 +19,10 @@ listener: Callable[[str], None] | None = None
 """Gets the line of each request of this process, if set."""
 
 
-def listen(new: Callable[[str], None] | None) -> None:
-    """Set the listener; ``None`` removes it."""
-    global listener
-    listener = new
-
-
-def log_request(method: str, url: str, what: str, begun: float, sent: int = 0, received: int = 0) -> None:
+def log_request(method: str, url: str, what: str, begun: float) -> None:
     """Log a request that ended: ``what`` is a status or a reference, ``begun`` a time of ``time.monotonic``."""
-    if listener is None:
-        return
-    sizes = [f"{human_bytes(sent)} sent"] if sent else []
-    sizes += [f"{human_bytes(received)} back"] if received else []
-    listener(f"{method} {shown(url)}: {', '.join([what, *sizes, human_duration(time.monotonic() - begun)])}")
+    if listener is not None:
+        listener(f"{method} {shown(url)}: {what}, {human_duration(time.monotonic() - begun)}")
 
 
 def shown(url: str) -> str:

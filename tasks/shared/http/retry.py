@@ -18,7 +18,7 @@ import tenacity
 from config import RetryConfig
 from tasks.shared.errors import ServiceBusyError, TransientError
 from tasks.shared.log import logger
-from tasks.shared.meter import Meter
+from tasks.shared.meter import Held, Meter
 
 MAX_RETRY_AFTER: Final = 3600.0
 """Seconds that a ``Retry-After`` counts for at most: one that asks for a day would hold a run in silence."""
@@ -68,14 +68,12 @@ def retrying(
         )
 
     def announce(state: tenacity.RetryCallState) -> None:
-        error, attempt, seconds = failure(state), state.attempt_number, state.upcoming_sleep
-        operation = getattr(error, "operation", None) or "call"
-        status = getattr(error, "status", None)
-        why = f"status {status}" if status else str(getattr(error, "reference", type(error).__name__))
-        meter.retry(service, error, attempt=attempt, attempts=rules.max_attempts, seconds=seconds)
+        error, seconds = failure(state), state.upcoming_sleep
+        why = str(getattr(error, "status", None) or getattr(error, "reference", ""))
+        meter.retry(Held(service, why, seconds, state.attempt_number + 1, rules.max_attempts))
         logger.warning(
             "%s: %s failed (%s), attempt %d of %d, next one in %.1f s",
-            service, operation, why, attempt, rules.max_attempts, seconds,
+            service, getattr(error, "operation", "call"), why, state.attempt_number, rules.max_attempts, seconds,
         )  # fmt: skip
 
     return tenacity.Retrying(

@@ -12,7 +12,7 @@ import pytest
 
 from config import load_config
 from flows.job.inputs import gather
-from flows.job.preflight import exit_code, preflight, warnings
+from flows.job.preflight import exit_code, preflight
 from tasks.shared.errors import SluiceError
 from tests.peers.extraction import PatientExtraction, crtdl, extraction_server, project
 from tests.peers.server import closed_port
@@ -64,17 +64,6 @@ def test_what_enrichment_makes_of_it_is_checked(server: PatientExtraction) -> No
 """
     project(Path(), server.url, extra=rules)
     assert references("query.json") == ["enrichment-linked-group"]
-
-
-def test_what_a_server_may_refuse_is_a_warning_and_no_finding(server: PatientExtraction) -> None:
-    (group,) = crtdl()["dataExtraction"]["attributeGroups"]
-    link = group["attributes"][0] | {"linkedGroups": ["nobody"]}
-    document = crtdl(dataExtraction={"attributeGroups": [group | {"attributes": [link]}]})
-    Path("query.json").write_text(json.dumps(document))
-    assert references("query.json") == []
-    loaded = load_config(Path("config.yaml"))
-    (text,) = warnings(loaded.config, gather("config.yaml", ["query.json"])[0])
-    assert text.startswith("crtdl-linked-group: dataExtraction.attributeGroups[0].attributes[0].linkedGroups: ")
 
 
 @pytest.mark.parametrize("path", [f"/fhir/__status/{JOB}", "/fhir/result/x", "/prefix/fhir/extraction/a/b"])
@@ -148,7 +137,7 @@ def test_a_pipe_is_not_waited_for(server: PatientExtraction, tmp_path: Path, nam
     os.mkfifo(tmp_path / "pipe")
     inputs = gather("config.yaml", ["query.json"])[0].model_copy(update={named: str(tmp_path / "pipe")})
     found = preflight(load_config(Path("config.yaml")), inputs)
-    assert [finding.reference for finding in found] == ["file-unreadable"]
+    assert [finding.reference for finding in found] == [f"{named}-unreadable"]
 
 
 def test_a_crtdl_that_a_deployment_names_and_that_is_not_there_is_a_finding(server: PatientExtraction) -> None:

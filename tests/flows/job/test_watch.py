@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 
 from flows.job.record import RecordWriter
 from flows.job.watch import CANCEL, SUSPEND, Watch, describe, stop_asked
-from tasks.shared.errors import NetworkError, ServiceBusyError
-from tasks.shared.meter import Meter, Snapshot
+from tasks.shared.meter import Held, Meter, Snapshot
 from tasks.shared.stop import Stop
 from tests.conftest import wait_until
 from tests.peers.prefect import FakePrefect, prefect_in_memory
@@ -109,8 +107,7 @@ def test_when_all_is_read_it_is_not_known_how_long_the_last_answers_take():
     progress.expect(files=1, bytes=100)
     now[0] = 5.0
     progress.add(bytes=100)
-    busy = ServiceBusyError("service-busy", "send: upload was answered 503", status=503)
-    progress.retry("send", busy, attempt=1, attempts=5, seconds=4.0)
+    progress.retry(Held("send", "503", 4.0, 2, 5))
     said = "send: 503, next try in 4 s, attempt 2 of 5, 0/1 file, 100 B at 20 B/s"
     assert describe(progress.snapshot()) == said
 
@@ -118,8 +115,7 @@ def test_when_all_is_read_it_is_not_known_how_long_the_last_answers_take():
 def test_a_retried_request_is_on_the_line_of_its_step_until_the_next_progress():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
-    busy = ServiceBusyError("service-busy", "send: upload was answered 503", status=503)
-    progress.retry("send", busy, attempt=1, attempts=5, seconds=4.0)
+    progress.retry(Held("send", "503", 4.0, 2, 5))
     now[0] = 0.4
     assert describe(progress.snapshot()) == "send: 503, next try in 4 s, attempt 2 of 5"
     now[0] = 4.5
@@ -132,17 +128,14 @@ def test_retries_of_every_meter_of_a_step_are_on_its_line():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
     probe = Meter(shown_by=progress)
-    away = NetworkError("connect-failed", "pseudonymizer: no connection")
-
-    def elsewhere():
-        probe.retry("pseudonymizer", away, attempt=2, attempts=3, seconds=30.0)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    progress.retry("pseudonymizer", away, attempt=1, attempts=3, seconds=2.0)
-    said = "pseudonymizer: connect-failed, next try in 2 s, attempt 2 of 3, 1 more request waits"
-    assert describe(progress.snapshot()) == said
+    for meter in (progress, probe):
+        meter.retry(Held("pseudonymizer", "connect-failed", 2.0, 2, 3))
+        said = "pseudonymizer: connect-failed, next try in 2 s, attempt 2 of 3"
+        assert describe(progress.snapshot()).startswith(said)
+        progress.add(bytes=1)
+        now[0] += 3
+        progress.add(bytes=1)
+        assert "connect-failed" not in describe(progress.snapshot())
 
 
 def test_nothing_known_yet_is_said_as_started():

@@ -73,7 +73,7 @@ MEDDLING: dict[str, Callable[[Path], object]] = {
     "added: import/c.ndjson": lambda place: (place / "c.ndjson").write_bytes(LINE.replace(b"person", b"persoN")),
     "added: import/c.csv": lambda place: (place / "c.csv").write_bytes(b"id\n1\n"),
     "changed: import/a.ndjson": lambda place: keeping_its_times(place / "a.ndjson", LINE.replace(b"C", b"K")),
-    "renamed: import/b.ndjson to import/z.ndjson": lambda place: (place / "b.ndjson").rename(place / "z.ndjson"),
+    "added: import/z.ndjson\n  removed: import/b.ndjson": lambda place: (place / "b.ndjson").rename(place / "z.ndjson"),
 }
 
 

@@ -9,6 +9,8 @@ from pydantic import SecretStr
 from config import AuthConfig
 from tasks.shared.blanked import MARK, Secrets
 from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
+from tasks.shared.http.auth import Account
+from tasks.shared.http.client import Call
 from tests.peers.client import client
 from tests.peers.server import Reply, SeenRequest, loopback
 
@@ -48,11 +50,9 @@ def test_an_answer_is_blanked_before_it_is_cut(tmp_path) -> None:  # type: ignor
 
     with (
         loopback(echo) as server,
-        client(
-            auth=AuthConfig(api_key=SecretStr("long-secret-value")), credentials_origin=server.url, attempts=1
-        ) as http,
+        client(account=Account(AuthConfig(api_key=SecretStr("long-secret-value")), server.url), attempts=1) as http,
     ):
-        body = http.send("GET", server.url, operation="read", accept={400}).body
+        body = http.send(Call("GET", server.url, "read", accept={400})).body
     failed = FailedAnswers(tmp_path / "step").begin()
     kept = (tmp_path / failed.save_answer(body)).read_bytes()
     assert kept == b"x" * (LARGEST - 8) + MARK[:8]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.shared.errors import ServiceBusyError
-from tasks.shared.meter import STILL, Meter
+from tasks.shared.meter import STILL, Held, Meter
 
 
 class Clocked:
@@ -87,7 +86,7 @@ def test_a_new_phase_counts_anew_and_keeps_the_warnings(clocked: Clocked) -> Non
 
 def test_a_retry_shows_until_something_was_done_after_it(clocked: Clocked) -> None:
     probe = Meter(clock=lambda: clocked.now, shown_by=clocked.meter)
-    probe.retry("send", ServiceBusyError("busy", "no", status=503), attempt=1, attempts=5, seconds=8.0)
+    probe.retry(Held("send", "503", 8.0, 2, 5))
     clocked.now += 3
     held = clocked.meter.snapshot().held
     assert held is not None

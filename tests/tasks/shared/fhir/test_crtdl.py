@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import Attribute, crtdl_in, document_findings, doubts, type_of
+from tasks.shared.fhir.crtdl import Attribute, crtdl_in, document_findings, type_of
 from tasks.shared.fhir.crtdl_preprocessing import findings as crtdl_findings
 
 HERE = Path("query.json")
@@ -59,7 +59,6 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("cohort", [WHOLE["cohortDefinition"], {}, "anything", None])
 def test_the_cohort_is_left_to_the_server(cohort: Any) -> None:
     assert references(changed("cohortDefinition", to=cohort)) == []
-    assert list(doubts(WHOLE)) == []
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,6 @@ def test_the_cohort_is_left_to_the_server(cohort: Any) -> None:
         ((*GROUPS, 1, "attributes"), ...),
         ((*GROUPS, 1, "attributes", 0), "Condition.code"),
         ((*GROUPS, 1, "attributes", 0, "attributeRef"), ...),
-        ((*GROUPS, 1, "attributes", 0, "linkedGroups"), "g-pat"),
     ],
 )
 def test_a_wrong_structure_is_a_finding_with_its_key_path(path: tuple[str | int, ...], to: Any) -> None:
@@ -91,26 +89,6 @@ def test_all_findings_are_told_at_once() -> None:
     document = changed(*GROUPS, 1, "id", to="g-pat")
     document["dataExtraction"]["attributeGroups"][1]["attributes"] = None
     assert sorted(references(document)) == ["crtdl-duplicate-group", "crtdl-schema"]
-
-
-@pytest.mark.parametrize(
-    ("path", "to", "says"),
-    [
-        (
-            (*GROUPS, 1, "attributes"), [],
-            "crtdl-no-attributes: dataExtraction.attributeGroups[1].attributes: the group 'g-cond' has no attributes",
-        ),
-        (
-            (*GROUPS, 1, "attributes", 0, "linkedGroups"), ["g-pat", "nobody"],
-            "crtdl-linked-group: dataExtraction.attributeGroups[1].attributes[0].linkedGroups: the linked group ",
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_deployed_server_may_refuse_is_a_warning(path: tuple[str | int, ...], to: Any, says: str) -> None:
-    document = changed(*path, to=to)
-    assert references(document) == []
-    (doubt,) = doubts(document)
-    assert doubt.startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +136,7 @@ def test_loading_gives_the_groups_or_raises_the_first_finding(tmp_path: Path) ->
     patient, condition = crtdl_in(path.read_bytes(), path)
     assert (patient.id, patient.name, patient.resource_type) == ("g-pat", "Patients", "Patient")
     assert patient.attributes == (Attribute("Patient.birthDate", must_have=True),)
-    assert condition.attributes[0].linked_groups == ("g-pat", "g-cond")
+    assert condition.attributes[0].must_have is False
     path.write_text("{}")
     with pytest.raises(InputError) as caught:
         crtdl_in(path.read_bytes(), path)
@@ -187,4 +165,3 @@ PLACES = [
 def test_whatever_stands_anywhere_gives_findings_and_no_exception(place: tuple[str | int, ...], value: Any) -> None:
     for finding in document_findings(changed(*place, to=value), HERE):
         assert (finding.context or "").startswith("query.json")
-    json.dumps(list(doubts(changed(*place, to=value))))

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from config import EnrichmentRule, enrichment_rules
 from config.services import CrtdlPreprocessingConfig
 from tasks.shared.fhir.crtdl_preprocessing import (
-    CrtdlError,
-    doubtful,
     effective_file,
     enrich,
     findings,
+    idle_rules,
     write_effective,
 )
 from tests.peers.extraction import crtdl
@@ -48,9 +47,7 @@ def groups(document: dict[str, Any], *rules: EnrichmentRule) -> list[dict[str, A
 
 
 def problems(document: dict[str, Any], *rules: EnrichmentRule) -> list[str]:
-    with pytest.raises(CrtdlError) as caught:
-        groups(document, *rules)
-    return [finding.reference for finding in caught.value.findings]
+    return [finding.reference for finding in enrich(json.dumps(document).encode(), rules, HERE).findings]
 
 
 @pytest.mark.parametrize("must_have", [True, False])
@@ -127,14 +124,13 @@ def test_a_linked_group_that_resolves_to_nothing_is_an_error() -> None:
     assert problems(crtdl(), rule(PATIENT, add(linked_groups=[CONDITION]))) == ["enrichment-linked-group"]
 
 
-def test_a_created_group_is_doubtful_only_without_attributes(tmp_path: Path) -> None:
+def test_a_rule_without_its_group_does_nothing_and_that_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "query.json"
     path.write_text(json.dumps(crtdl()))
-    assert doubtful(path) == []
-    (doubt,) = doubtful(path, [rule(CONDITION, create="Diagnoses")])
-    assert doubt.startswith("crtdl-no-attributes: dataExtraction.attributeGroups[1].attributes: ")
-    assert doubtful(path, [rule(CONDITION, add("Condition.code"), create="Diagnoses")]) == []
-    assert doubtful(tmp_path / "nowhere.json") == []
+    (warning,) = idle_rules(path, [rule(CONDITION, add("Condition.code"))])
+    assert warning.startswith("enrichment rule 1 did nothing: ")
+    assert idle_rules(path, [rule(CONDITION, add("Condition.code"), create="Diagnoses")]) == ()
+    assert idle_rules(tmp_path / "nowhere.json", []) == ()
 
 
 def test_a_rule_may_make_the_patient_group_that_the_crtdl_lacks() -> None:

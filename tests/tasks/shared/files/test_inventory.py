@@ -48,7 +48,7 @@ def test_the_digest_depends_on_names_sizes_and_contents_alone(job: Path) -> None
     before = inventory_of(job).digest
     os.utime(job / "import" / "b.ndjson", (1, 1))
     assert inventory_of(job, "csv", "import", "import").digest == before
-    (job / "import" / "NOTES.txt").touch()
+    (job / "import" / ".NOTES.txt").touch()
     (job / "import" / "c.ndjson.part").touch()
     assert inventory_of(job).digest == before
     (job / "import" / "b.ndjson").write_bytes(b"[]\n")
@@ -100,9 +100,10 @@ def test_differences_are_told_by_name(job: Path) -> None:
     (job / "csv" / "new\x1b.csv").write_bytes(b"y")
     assert differences(before, inventory_of(job)) == [
         "'added: csv/new\\x1b.csv'",
+        "added: import/c.ndjson",
         "changed: csv/sub/ä.csv",
         "removed: import/a.ndjson.zst",
-        "renamed: import/b.ndjson to import/c.ndjson",
+        "removed: import/b.ndjson",
     ]
     assert differences(before, before) == []
 

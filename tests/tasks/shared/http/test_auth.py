@@ -13,7 +13,7 @@ import pytest
 from config import AuthConfig
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError
 from tasks.shared.http import auth
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Call, ServiceClient
 from tests.peers.client import client
 from tests.peers.server import Loopback, Reply, SeenRequest, loopback
 
@@ -29,13 +29,13 @@ def no_tokens() -> Iterator[None]:
 
 
 def authorized(server: Loopback, block: dict[str, Any], **more: Any) -> ServiceClient:
-    return client(auth=AuthConfig.model_validate(block), credentials_origin=server.url, **more)
+    return client(account=auth.Account(AuthConfig.model_validate(block), server.url), **more)
 
 
 def test_basic_and_api_key_go_together() -> None:
     block = BASIC | {"api_key": "key-1", "api_key_header": "X-Gate"}
     with loopback([Reply()]) as server, authorized(server, block) as http:
-        http.send("GET", server.url, operation="call")
+        http.send(Call("GET", server.url, "call"))
     assert server.seen[0].authorization == ENCODED
     assert server.seen[0].headers["x-gate"] == "key-1"
 
@@ -45,7 +45,7 @@ def test_a_static_token_can_be_the_whole_authorization() -> None:
         loopback([Reply()]) as server,
         authorized(server, {"api_key": "Token abc", "api_key_header": "Authorization"}) as http,
     ):
-        http.send("GET", server.url, operation="call")
+        http.send(Call("GET", server.url, "call"))
     assert server.seen[0].authorization == "Token abc"
 
 
@@ -53,10 +53,10 @@ def test_credentials_go_to_their_origin_alone_and_never_along_a_redirect() -> No
     with loopback([Reply(200, b"x")]) as other:
         away = Reply(302, headers={"Location": f"{other.url}/file"})
         with loopback([away]) as server, authorized(server, BASIC | {"api_key": "key-1"}) as http:
-            with http.stream("GET", server.url, operation="download", follow=True) as response:
+            with http.stream(Call("GET", server.url, "download"), follow=True) as response:
                 assert response.read() == b"x"
-            http.send("GET", other.url, operation="call")
-            with http.stream("GET", other.url, operation="download", credentials=True):
+            http.send(Call("GET", other.url, "call"))
+            with http.stream(Call("GET", other.url, "download"), credentials=True):
                 pass
     assert [seen.authorization for seen in server.seen] == [ENCODED]
     assert [seen.authorization for seen in other.seen] == [None, None, ENCODED]
@@ -105,18 +105,18 @@ def test_a_token_is_fetched_once_for_all_clients_and_renewed_once_after_a_401() 
     with Issuer() as issuer:
         for _ in range(2):
             with authorized(issuer, issuer.block) as http:
-                assert http.send("GET", f"{issuer.url}/data", operation="call").body == b"data"
+                assert http.send(Call("GET", f"{issuer.url}/data", "call")).body == b"data"
         form = parse_qs(issuer.asked("/token")[0].body.decode())
         assert (form["client_id"], form["client_secret"]) == (["client"], ["s&cret"])
         assert form["grant_type"] == ["client_credentials"]
         assert len(issuer.tokens) == 1
         issuer.valid.clear()
         with authorized(issuer, issuer.block) as http:
-            assert http.send("GET", f"{issuer.url}/data", operation="call").body == b"data"
+            assert http.send(Call("GET", f"{issuer.url}/data", "call")).body == b"data"
             assert len(issuer.tokens) == 2
             issuer.said["/data"] = lambda: Reply(401)
             with pytest.raises(ServiceError, match="401"):
-                http.send("GET", f"{issuer.url}/data", operation="call")
+                http.send(Call("GET", f"{issuer.url}/data", "call"))
         assert len(issuer.asked("/data")) == 6
 
 
@@ -129,21 +129,21 @@ def test_a_token_is_kept_until_30_seconds_before_its_end(lifetime: Any, fetched:
         issuer.valid.add("t")
         with authorized(issuer, issuer.block) as http:
             for _ in range(2):
-                http.send("GET", f"{issuer.url}/data", operation="call")
+                http.send(Call("GET", f"{issuer.url}/data", "call"))
         assert len(issuer.asked("/token")) == fetched
 
 
 def test_without_discovery_keycloaks_path_is_asked() -> None:
     with Issuer({"/realms/r/.well-known/openid-configuration": lambda: Reply(404)}) as issuer:
         with authorized(issuer, issuer.block) as http:
-            http.send("GET", f"{issuer.url}/data", operation="call")
+            http.send(Call("GET", f"{issuer.url}/data", "call"))
         assert issuer.asked("/realms/r/protocol/openid-connect/token")
 
 
 def test_where_only_basic_is_offered_id_and_secret_are_form_encoded_in_it() -> None:
     with Issuer(token_endpoint_auth_methods_supported=["client_secret_basic"]) as issuer:
         with authorized(issuer, issuer.block) as http:
-            http.send("GET", f"{issuer.url}/data", operation="call")
+            http.send(Call("GET", f"{issuer.url}/data", "call"))
         request = issuer.asked("/token")[0]
     assert request.authorization == "Basic " + base64.b64encode(b"client:s%26cret").decode()
     assert b"s&cret" not in request.body
@@ -164,7 +164,7 @@ NO_REALM = dict.fromkeys(
         ({"/token": lambda: Reply(400, b'{"error":"invalid_scope"}')}, {}, "oauth-client"),
         ({"/token": lambda: Reply(200, b"<html>")}, {}, "oauth-issuer"),
         ({"/token": lambda: Reply(200, b'{"access_token":"t","token_type":"mac"}')}, {}, "oauth-issuer"),
-        ({}, {"issuer": "https://other.example"}, "oidc-issuer-differs"),
+        ({}, {"issuer": "https://other.example"}, "oauth-issuer"),
         ({}, {"token_endpoint": "no url"}, "oauth-issuer"),
         ({"/realms/r/.well-known/openid-configuration": lambda: Reply(200, b"[]")}, {}, "oauth-issuer"),
         (NO_REALM, {}, "oauth-issuer"),
@@ -178,7 +178,7 @@ def test_what_an_issuer_refuses_is_named_without_a_secret(
         authorized(issuer, issuer.block) as http,
         pytest.raises(ServiceError) as caught,
     ):
-        http.send("GET", f"{issuer.url}/data", operation="call")
+        http.send(Call("GET", f"{issuer.url}/data", "call"))
     assert caught.value.reference == reference
     assert "services.pseudonymizer.auth" in caught.value.render()
     assert "s&cret" not in caught.value.render()
@@ -188,7 +188,7 @@ def test_what_an_issuer_refuses_is_named_without_a_secret(
 def test_an_issuer_that_is_busy_is_transient_and_has_a_budget_of_its_own() -> None:
     with Issuer({"/token": lambda: Reply(503)}) as issuer, authorized(issuer, issuer.block, attempts=2) as http:
         with pytest.raises(ServiceBusyError) as caught:
-            http.send("GET", f"{issuer.url}/data", operation="call")
+            http.send(Call("GET", f"{issuer.url}/data", "call"))
         assert caught.value.operation == "obtain token"
         assert len(issuer.asked("/token")) == 2
 

@@ -15,6 +15,7 @@ import trustme
 from config import TlsConfig
 from tasks.extractor.poll_transport import PollTransport
 from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError
+from tasks.shared.http.client import Call
 from tasks.shared.http.network import Proxies, Transport, ssl_context
 from tests.peers.client import client
 from tests.peers.proxy import ForwardProxy
@@ -75,7 +76,7 @@ every_transport = pytest.mark.parametrize("transport", [Transport, PollTransport
 
 def get(server: Loopback, tls: TlsConfig, **more: object) -> bytes:
     with client(tls=tls, attempts=1, **more) as http:
-        return http.send("GET", server.url, operation="call").body
+        return http.send(Call("GET", server.url, "call")).body
 
 
 def test_a_download_is_not_redirected_out_of_tls(authority: trustme.CA, tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_a_download_is_not_redirected_out_of_tls(authority: trustme.CA, tmp_path
         with (
             loopback([there], tls=context) as server,
             pytest.raises(ServiceError) as caught,
-            http.stream("GET", server.url, operation="get", follow=True),
+            http.stream(Call("GET", server.url, "get"), follow=True),
         ):
             pass
     assert (caught.value.reference, plain.seen) == ("redirect-refused", [])
@@ -125,11 +126,12 @@ def test_a_certificate_for_another_host_and_a_server_without_tls_are_told_apart(
     authority.issue_cert("other.example").configure_cert(context)
     with loopback([Reply()], tls=context) as server, pytest.raises(ServiceError) as caught:
         get(server, TlsConfig(ca_cert_path=bundle))
-    assert caught.value.reference == "tls-hostname"
+    assert caught.value.reference == "tls-untrusted"
+    assert "mismatch" in caught.value.message
     with socket.create_server(("127.0.0.1", 0)) as plain:
         threading.Thread(target=answer_plainly, args=[plain], daemon=True).start()
         with client(attempts=1) as http, pytest.raises(NetworkError) as broken:
-            http.send("GET", f"https://127.0.0.1:{plain.getsockname()[1]}/", operation="call")
+            http.send(Call("GET", f"https://127.0.0.1:{plain.getsockname()[1]}/", "call"))
     assert broken.value.reference == "tls-handshake"
 
 
@@ -159,8 +161,8 @@ def test_a_proxy_carries_http_and_https_with_its_own_login(secure: Loopback, tra
             through = {"HTTP_PROXY": named, "HTTPS_PROXY": named}
             tls = TlsConfig(insecure_skip_verify=True)
             with client(tls=tls, environ=through, attempts=1, transport=transport) as http:
-                assert http.send("GET", "http://plain.test/", operation="call").body == b"plain"
-                assert http.send("GET", "https://secure.test/", operation="call").body == b"secure"
+                assert http.send(Call("GET", "http://plain.test/", "call")).body == b"plain"
+                assert http.send(Call("GET", "https://secure.test/", "call")).body == b"secure"
             assert (proxy.requests, proxy.tunnels) == (1, 1)
     assert "proxy-authorization" not in plain.seen[0].headers | secure.seen[0].headers
 
@@ -176,7 +178,7 @@ def test_a_proxy_that_refuses_or_is_away_is_named(scheme: str, transport: Made) 
         for named, kind in cases.items():
             through = {f"{scheme.upper()}_PROXY": named}
             with client(environ=through, attempts=1, transport=transport) as http, pytest.raises(kind, match="proxy"):
-                http.send("GET", f"{scheme}://service.test/", operation="call")
+                http.send(Call("GET", f"{scheme}://service.test/", "call"))
 
 
 def test_a_dead_host_is_noticed_by_keep_alive() -> None:
