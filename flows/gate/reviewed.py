@@ -82,8 +82,8 @@ class Covered:
         wrote, before = source.recorded, source.recorded.load()
         changed = f" ({', '.join(differences(before, files))})" if before is not None else ""
         return (
-            f"{source.path.name}/ is not as step {wrote.position}, {wrote.step}, left it{changed}: restore it, and put "
-            f"all corrected files into {self.directory.name}/"
+            f"{source.path.name}/ differs from what step {wrote.position}, {wrote.step}, recorded{changed}: "
+            f"restore it, and put all corrected files into {self.directory.name}/"
         )
 
     def approved(self, digest: str) -> Recorded:

@@ -81,7 +81,7 @@ def answer(store: HandleStore, job_dir: Path, base_url: str, given: str) -> None
         known = store.load()
         raise InputError(
             "submission-known",
-            f"{SERVICE}: no submission of this job is in doubt",
+            f"{SERVICE}: this job has no submission without an answer",
             context=f"its extraction job is {known.job_id}" if known else "nothing has been submitted",
             hint="leave --extraction out",
         )

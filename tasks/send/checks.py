@@ -149,7 +149,7 @@ def compare(context: StepContext) -> list[SentFile]:
         listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
         raise DataError(
             "send-input-differs",
-            f"send: {directory.name}/ is not as step {recorded.position}, {recorded.step}, left it",
+            f"send: {directory.name}/ differs from what step {recorded.position}, {recorded.step}, recorded",
             context="\n  ".join(listed),
             hint="nothing was sent by this run: put the files back as they were and continue the job, or run the step "
             f"that wrote them again: {context.again(recorded.position)}",

@@ -50,7 +50,7 @@ def run(context: StepContext) -> StepReport:
     if empty:
         raise DataError(
             "empty-file",
-            f"there is not a single {'line' if tables else 'resource'} in a corrected file",
+            f"a corrected file contains no {'line' if tables else 'resource'}",
             context=listed(directory, empty),
             hint="complete it, or remove it if its data is to be left out, then continue the job",
         )
@@ -75,7 +75,7 @@ def _checked(file: Path, stop: Stop, most: int) -> tuple[int, int]:
     except DataError as error:
         if error.reference == "empty-file":
             return 0, 0
-        hint = f"mend it in {file.parent}, then continue the job"
+        hint = f"correct it in {file.parent}, then continue the job"
         raise DataError(
             error.reference,
             f"a corrected file cannot be used: {error.message}",

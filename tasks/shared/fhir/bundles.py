@@ -157,5 +157,7 @@ def unwrapped(line: bytes) -> Iterator[Found]:
             if entry.holds_data:
                 yield Found(entry.resource, number, entry.full_url if isinstance(entry.full_url, str) else None)
     else:
-        what = "a Bundle of versions or of answers, or one without a type, is no data"
-        raise DataError("bundle-type", what, hint="collection, searchset, transaction, batch, document or message")
+        what = "a Bundle of this type, or without a type, holds no data to import"
+        raise DataError(
+            "bundle-type", what, hint="it may be collection, searchset, transaction, batch, document, message"
+        )

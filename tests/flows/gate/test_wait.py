@@ -223,7 +223,9 @@ def test_output_of_a_step_that_was_edited_in_place_cannot_be_approved(wait: Wait
     _append(core)
     for _ in range(2):
         wait.go_on("--approve", code=5)
-        wait.waits("import/ is not as step 1, local_import, left it (changed: import/core.ndjson.zst): restore it")
+        wait.waits(
+            "import/ differs from what step 1, local_import, recorded (changed: import/core.ndjson.zst): restore it"
+        )
     core.write_bytes(before)
     wait.go_on("--approve", code=5)
     wait.go_on("--approve")

@@ -86,7 +86,7 @@ def test_a_file_that_is_not_as_its_step_left_it_is_found_before_any_request(
         job.send(mode, server.url)
     error = caught.value
     assert (error.reference, error.context) == ("send-input-differs", what)
-    assert "import/ is not as step 1, local_import, left it" in error.message
+    assert "import/ differs from what step 1, local_import, recorded" in error.message
     assert "--from 1" in (error.hint or "")
     assert "Canaryperson" not in error.render()
     assert server.seen == []
