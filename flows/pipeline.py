@@ -5,7 +5,6 @@ A step is complete when its label says so; a flow run that is executed again goe
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +29,7 @@ from flows.signals import stopping
 from tasks import declared
 from tasks.shared.log import logger
 from tasks.shared.prefect_task import run_step
-from tasks.shared.report import Corrections, StepReport
+from tasks.shared.report import StepReport
 from tasks.shared.step import Source, Step
 from tasks.shared.stop import Stop
 
@@ -103,15 +102,15 @@ def run(job: RunningJob) -> None:
     sent: Source | None = None
     for position, name in enumerate(job.step_names, start=1):
         job.position, step = position, declared(name)
-        source = sources.read_by(step)
         if step.is_wait:
-            waits.decide(position)
+            source: Source | None = waits.decide(position)
         else:
+            source = sources.read_by(step)
             waits.check(position, source)
         if step.delivers:
             release.check_before_sending(job, position, sources)
             sent = source
-        report = do(job, step, source, sources.corrections(position))
+        report = do(job, step, source)
         if step.is_wait:
             waits.passed(position, report)
         elif report.output:
@@ -131,10 +130,10 @@ def prepare(job: RunningJob) -> None:
     job.show()
 
 
-def do(job: RunningJob, step: Step, source: Source | None, corrections: Corrections) -> StepReport:
+def do(job: RunningJob, step: Step, source: Source | None) -> StepReport:
     """Run a step, unless its report is in the record, and ask its gate. Raises the exception that ended it."""
     job.stop.check()
-    context = replace(job.context(step, source), corrections=corrections)
+    context = job.context(step, source)
     report = job.steps[job.position]
     if report.state == "completed":
         job.presenter.step_finished(report, again=True)

@@ -36,7 +36,7 @@ def before_waiting(job: RunningJob, position: int, covered: Covered, there: Inve
     if not job.config.report.enabled:
         return Shown(files=there.digest, destination=destination(job.config))
     behind, leaves = job.step_names[position:], Sources(job.step_names, job.config).delivery(position) is not None
-    source = replace(covered.leaving or covered.newest, path=covered.place())
+    source = replace(covered.source, path=covered.place())
     inside = not leaves and any(declared(name).delivers for name in behind)
     return _shown(job, _facts(job, position, source, inside=inside, asks=leaves), there)
 

@@ -9,50 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config import PipelineConfig, SendMode
-from flows.job.sources import Sources
 from tasks.shared.corrections import corrected_files, wait_directory
 from tasks.shared.errors import DataError
 from tasks.shared.file_work import records_of
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Inventory, Recorded, differences, load, take_inventory
-from tasks.shared.report import Corrections
 from tasks.shared.step import Source
 from tasks.shared.stop import Stop
 
 
 @dataclass(frozen=True)
 class Covered:
-    """The data that the wait at ``position`` covers.
-
-    ``newest`` is what the reviewer looks at. ``leaving`` is what is sent if that is something else: a direct load
-    behind ``flattening`` sends resources, and the reviewer looks at tables. Otherwise it is ``None``.
-    """
+    """The data that the wait at ``position`` covers."""
 
     job_dir: Path
     position: int
-    newest: Source
-    leaving: Source | None
-    corrections: Corrections
-
-    @classmethod
-    def of(cls, job_dir: Path, position: int, sources: Sources) -> Covered:
-        """Return the data that a wait at ``position`` covers; ``sources`` are those before it."""
-        newest, corrections = sources.newest, sources.corrections(position)
-        if newest is None:
-            raise ValueError(f"a wait at step {position} has nothing before it")
-        leaving = sources.data_sent_after(position) if corrections is Corrections.NOT_SENT else None
-        return cls(job_dir, position, newest, leaving, corrections)
+    source: Source
 
     @property
     def directory(self) -> Path:
         """The directory for corrected files."""
-        return wait_directory(self.newest.path)
+        return wait_directory(self.source.path)
 
     def place(self) -> Path:
         """Return the directory that is read next: the corrected files, if there are some. Raise ``StorageError``."""
-        if self.leaving is not None:
-            return self.leaving.path
-        return self.directory if any(finished_files(self.directory)) else self.newest.path
+        return self.directory if any(finished_files(self.directory)) else self.source.path
 
     @property
     def kept(self) -> Path:
@@ -66,17 +47,17 @@ class Covered:
             StorageError: something cannot be read.
             Stopped: the job is asked to stop.
         """
-        wrote = (self.leaving or self.newest).recorded
+        wrote = self.source.recorded
         known = load(self.kept, digest) or (wrote.load() if wrote is not None else None)
         return take_inventory(self.job_dir, [self.place()], stop=stop, known=known.hash_of if known else None)
 
     def obstacle(self, files: Inventory) -> str | None:
         """Return why these files cannot be approved: unusable corrections, or a step's output edited in place."""
         try:
-            corrected_files(self.directory, self.corrections) if self.directory.is_dir() else None
+            corrected_files(self.directory, tables=self.source.tables) if self.directory.is_dir() else None
         except DataError as error:
             return f"{error.message}: {error.context}"
-        source = self.leaving or self.newest
+        source = self.source
         if source.recorded is None or self.place() != source.path or files.digest == source.recorded.digest:
             return None
         wrote, before = source.recorded, source.recorded.load()

@@ -34,16 +34,20 @@ class Waits:
         self._sources = sources
         self._covered: dict[int, Covered] = {}
 
-    def decide(self, position: int) -> None:
-        """Return if the job may go on behind the wait at ``position``.
+    def decide(self, position: int) -> Source:
+        """Return the data of the wait at ``position`` if the job may go on behind it.
 
         Raises:
             prefect.exceptions.Pause: the job waits, or the answer is a rejection.
         """
-        job, record = self._job, self._job.record()
-        covered = self._covered[position] = Covered.of(job.directory.path, position, self._sources)
-        if job.steps[position].state == "completed":
-            return
+        covered = Covered(self._job.directory.path, position, self._sources.at_wait(position))
+        self._covered[position] = covered
+        if self._job.steps[position].state != "completed":
+            self._judge(covered)
+        return covered.source
+
+    def _judge(self, covered: Covered) -> None:
+        job, record, position = self._job, self._job.record(), covered.position
         decision, shown = record.decisions.get(position), record.shown.get(position)
         files, current = self._as_now(covered, decision or shown)
         if decision is not None and decision.approved:
@@ -73,15 +77,10 @@ class Waits:
 
     def passed(self, position: int, report: StepReport) -> None:
         """Mark the data behind a wait as approved: the corrected files, or those that were there."""
-        sources, covered, job = self._sources, self._covered[position], self._job
+        covered, job = self._covered[position], self._job
+        source = job.written(position, tables=covered.source.tables) if report.output else covered.source
         approved = covered.approved(job.record().decisions[position].files)
-        if report.output:
-            corrected = job.written(position, tables=covered.newest.tables)
-            sources.wrote(replace(corrected, approved=approved))
-        elif covered.leaving is not None:
-            sources.resources = replace(covered.leaving, approved=approved)
-        else:
-            sources.wrote(replace(covered.newest, approved=approved))
+        self._sources.passed(covered.source, replace(source, approved=approved))
 
     def _as_now(self, covered: Covered, before: Reviewed | None) -> tuple[Inventory, Reviewed]:
         """Return the manifest of the files as they are now, and what an approval given now would be bound to.
@@ -117,8 +116,8 @@ class Waits:
         shown = release.before_waiting(job, position, covered, files)
         files.save(covered.kept)
         waiting = Waiting(
-            position=position, step=name, since=now(), looked_at=str(covered.newest.path),
-            directory=str(covered.directory), reads=str(covered.place()), corrections=covered.corrections,
+            position=position, step=name, since=now(), looked_at=str(covered.source.path),
+            directory=str(covered.directory), reads=str(covered.place()), tables=covered.source.tables,
             reason=covered.obstacle(files) or reason,
         )  # fmt: skip
         state, form = runs.pause(position, deployed=job.deployed)

@@ -287,8 +287,12 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 
 def continue_hint(record: JobRecord) -> str:
     """Return the command that continues a job, and how it is decided if it waits."""
-    how = "\n  The command asks for your decision. In scripts, add --approve or --reject." if record.undecided else ""
-    return f"continue with: {continue_command(record)}{how}"
+    line = f"continue with: {continue_command(record)}"
+    if (waiting := record.undecided) is None:
+        return line
+    shown = record.shown.get(waiting.position)
+    comment = " --comment TEXT" if shown is not None and shown.needs_comment else ""
+    return f"{line}\n  The command asks for your decision. In scripts, add --approve{comment} or --reject."
 
 
 def continue_command(record: JobRecord, *rest: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from config import PipelineConfig
 from tasks import declared
-from tasks.shared.report import Corrections
 from tasks.shared.step import Reads, Source, Step
 
 
@@ -46,9 +45,14 @@ class Sources:
         step = self.delivery(position)
         return self.read_by(step) if step is not None else None
 
-    def corrections(self, position: int) -> Corrections:
-        """Return which corrected files a wait at ``position`` can take."""
-        if self.newest is None or not self.newest.tables:
-            return Corrections.NDJSON
-        leaving = self.data_sent_after(position)
-        return Corrections.NOT_SENT if leaving is not None and leaving is not self.newest else Corrections.TABLES
+    def at_wait(self, position: int) -> Source:
+        """Return the data that a wait covers: those that are sent as they are then, else the newest."""
+        found = self.data_sent_after(position) or self.newest
+        if found is None:
+            raise ValueError(f"a wait at step {position} has nothing before it")
+        return found
+
+    def passed(self, before: Source, after: Source) -> None:
+        """Put what was approved, perhaps corrected files, in the place of what a wait covered."""
+        self.newest = after if self.newest is before else self.newest
+        self.resources = after if self.resources is before else self.resources

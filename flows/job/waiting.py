@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.shared.report import Corrections, StoredModel
+from tasks.shared.report import StoredModel
 
 
 class Answer(StoredModel):
@@ -75,7 +75,7 @@ class Waiting(StoredModel):
     looked_at: str
     directory: str
     reads: str
-    corrections: Corrections = Corrections.NDJSON
+    tables: bool = False
     reason: str | None = None
 
     @property

@@ -11,20 +11,25 @@ from flows.job.waiting import Shown, Waiting
 from flows.output import one_line
 from tasks.shared.files.data_directory import as_shown, base_name, finished_files
 from tasks.shared.markdown import code, literal
-from tasks.shared.report import Corrections
 from tasks.shared.units import human_bytes
 
 
 class Style(NamedTuple):
-    """How a point is written: a sentence, a name or path, and the words that it begins with."""
+    """How a point is written: a sentence, a name, a path in the job's directory, and the words that it begins with."""
 
     text: Callable[[str], str]
     name: Callable[[str], str]
+    path: Callable[[Path, Path], str]
     label: Callable[[str], str]
 
 
-PLAIN = Style(one_line, one_line, str)
-MARKDOWN = Style(lambda text: literal(text.strip()), code, lambda words: f"**{words[0].upper()}{words[1:]}**")
+PLAIN = Style(one_line, one_line, lambda path, _: one_line(str(path)), str)
+MARKDOWN = Style(
+    lambda text: literal(text.strip()),
+    code,
+    lambda path, job_dir: code(str(path.relative_to(job_dir)) if path.is_relative_to(job_dir) else str(path)),
+    lambda words: f"**{words[0].upper()}{words[1:]}**",
+)
 
 
 def short_text(record: JobRecord, waiting: Waiting) -> str:
@@ -43,6 +48,7 @@ def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
     after = f"the job goes on with {code(steps[waiting.position])}" if steps[waiting.position :] else "the job ends"
     points = [
         *_all_points(record, waiting, MARKDOWN),
+        f"**Files** are on the machine of the job, in {code(str(waiting.job_dir))}",
         f"**Decide**: *release*: {after}; *reject*: the job is cancelled",
         "**The decision is for these files and this destination**: if they change, the job waits again",
     ]
@@ -64,7 +70,8 @@ def _all_points(record: JobRecord, waiting: Waiting, style: Style) -> list[str]:
 
 def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequence[str] = ()) -> Iterator[str]:
     """Yield why the job waits again, the release report, the destination, and where the files are."""
-    text, name, label = style
+    text, name, path, label = style
+    job_dir = waiting.job_dir
     shown = record.shown.get(waiting.position) or Shown()
     if waiting.reason is not None:
         yield f"{label('it waits again')}: {text(waiting.reason)}"
@@ -77,26 +84,24 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
         first, *others = findings or [f"stops {shown.stops}, points to check {shown.looks}"]
         yield f"{label('release report')}: {text(first)}"
         yield from (f"  {text(line)}" for line in others)
-        yield f"  page, on the machine of the job: {name(str(waiting.job_dir / shown.page))}"
+        yield f"  its page: {path(job_dir / shown.page, job_dir)}"
     if shown.needs_comment:
-        yield f"{label('an approval needs a comment')} that says why (in a terminal: --comment TEXT)"
+        yield f"{label('an approval needs a comment')} that says why"
     if shown.destination:
         yield f"{label('destination')}: {name(', '.join(f'{key} {value}' for key, value in shown.destination.items()))}"
-    yield f"{label('look at')} {name(waiting.looked_at)}"
-    place, kind = name(waiting.directory), "tables" if waiting.corrections is Corrections.TABLES else "files"
+    yield f"{label('look at')} {path(Path(waiting.looked_at), job_dir)}"
+    kind, place = "tables" if waiting.tables else "files", path(Path(waiting.directory), job_dir)
     how = f"put all corrected {kind} into {place}: they are read instead, and the job waits again"
-    if waiting.corrections is Corrections.NOT_SENT:
-        how = f"use a wait before {name('flattening')}: tables in {place} would not be sent"
     yield f"{label('to change something')}, {how}"
 
 
 def _files(waiting: Waiting, style: Style) -> Iterator[str]:
     """Yield the first files that are read next, and those that corrected files take the place of."""
-    _, name, label = style
+    _, name, path_of, label = style
     place = Path(waiting.reads)
     files = list(finished_files(place))
-    elsewhere = f", in {name(waiting.reads)}" if waiting.reads != waiting.looked_at else ""
-    yield f"{label('files that the next step reads')}{elsewhere}:"
+    elsewhere = f", in {path_of(place, waiting.job_dir)}" if waiting.reads != waiting.looked_at else ":"
+    yield f"{label('files that the next step reads')}{elsewhere}"
     shown = as_shown(f"{path.relative_to(place).as_posix()}, {human_bytes(path.stat().st_size)}" for path in files)
     yield from (f"  {name(file)}" for file in shown)
     if waiting.reads == waiting.directory:

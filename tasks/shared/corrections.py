@@ -7,13 +7,11 @@ data files, else what the wait looked at. The step reads them, the job looks at 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import base_name, data_files, is_no_data, listed
-from tasks.shared.report import Corrections
 from tasks.shared.units import human_count
 
 
@@ -37,7 +35,7 @@ def make_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
-def corrected_files(directory: Path, kind: Corrections) -> list[Path]:
+def corrected_files(directory: Path, *, tables: bool) -> list[Path]:
     """Return the corrected files in a wait directory. Only names are read.
 
     Files that would be ignored are errors: they were meant to be read, and the old data would be used.
@@ -46,7 +44,7 @@ def corrected_files(directory: Path, kind: Corrections) -> list[Path]:
         DataError: ``wait-foreign-files``, ``name-clash``.
         StorageError: the directory cannot be read.
     """
-    data = _FILES_OF[kind](directory)
+    data = _tables(directory) if tables else data_files(directory)
     expected = {file.name for file in data}
     with storage_errors(directory):
         names = sorted(path.name for path in directory.iterdir())
@@ -56,7 +54,7 @@ def corrected_files(directory: Path, kind: Corrections) -> list[Path]:
             "wait-foreign-files",
             f"the directory for corrected files contains {human_count(len(foreign), 'file')} that would not be read",
             context=listed(directory, foreign),
-            hint=f"{_EXPECTED[kind]}; rename or remove the others, then continue the job",
+            hint=f"{_TABLES if tables else _NDJSON}; rename or remove the others, then continue the job",
         )
     forms: dict[str, list[str]] = defaultdict(list)
     for file in data:
@@ -78,13 +76,5 @@ def _tables(directory: Path) -> list[Path]:
     return [path for path in found if not is_no_data(path.name)]
 
 
-_EXPECTED: Final = {
-    Corrections.NDJSON: "corrected files are NDJSON, named *.ndjson or *.ndjson.zst, at the top level",
-    Corrections.TABLES: "corrected files are tables, named *.csv, at the top level",
-    Corrections.NOT_SENT: "direct_resource_load sends no tables: correct its data at a wait before flattening",
-}
-_FILES_OF: Final[dict[Corrections, Callable[[Path], list[Path]]]] = {
-    Corrections.NDJSON: data_files,
-    Corrections.TABLES: _tables,
-    Corrections.NOT_SENT: lambda _: [],
-}
+_NDJSON: Final = "corrected files are NDJSON, named *.ndjson or *.ndjson.zst, at the top level"
+_TABLES: Final = "corrected files are tables, named *.csv, at the top level"

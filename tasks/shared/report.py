@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -151,14 +150,6 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "bytes": human_bytes,
     "seconds": human_duration,
 }
-
-
-class Corrections(StrEnum):
-    """Kind of corrected files that a ``wait`` accepts: that of its input, or none that would be sent."""
-
-    NDJSON = "ndjson"
-    TABLES = "tables"
-    NOT_SENT = "not sent"
 
 
 LONGEST_TEXT: Final = 2_000

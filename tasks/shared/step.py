@@ -15,7 +15,7 @@ from tasks.shared.file_work import records_of
 from tasks.shared.files.inventory import Recorded
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
-from tasks.shared.report import Corrections, StepReport
+from tasks.shared.report import StepReport
 from tasks.shared.service import Service
 from tasks.shared.stop import Stop
 
@@ -71,8 +71,8 @@ class StepContext:
     """Everything one step instance may use.
 
     ``given`` has the effective CRTDL. Import steps have no ``source``.
-    ``corrections`` is for ``wait``: which corrected files can be taken. ``command`` gives a command about the job's
-    configuration, of its verb and what follows the configuration; ``again`` the one that runs a step once more.
+    ``command`` gives a command about the job's configuration, of its verb and what follows the configuration; ``again``
+    the one that runs a step once more.
     """
 
     config: PipelineConfig
@@ -82,7 +82,6 @@ class StepContext:
     name: str
     given: GivenInputs = GivenInputs()
     source: Source | None = None
-    corrections: Corrections = Corrections.NDJSON
     handle: HandleStore = field(default_factory=HandleStore)
     meter: Meter = field(default_factory=Meter)
     stop: Stop = field(default_factory=Stop)

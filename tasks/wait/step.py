@@ -14,7 +14,7 @@ from tasks.shared.errors import DataError
 from tasks.shared.files.data_directory import listed, stored_bytes
 from tasks.shared.files.line_check import LineCheck
 from tasks.shared.files.ndjson import MIB, pieces
-from tasks.shared.report import Corrections, StepReport
+from tasks.shared.report import StepReport
 from tasks.shared.step import Step, StepContext
 from tasks.shared.stop import Stop
 
@@ -23,17 +23,16 @@ def run(context: StepContext) -> StepReport:
     """Check what was put into the directory, once it is approved (``flows/gate``), and say what the next step reads.
 
     Raises:
-        DataError: the directory holds something that would not be read (``wait-foreign-files``) or not sent
-            (``corrections-not-sent``), two forms of one file (``name-clash``), a file without a resource
-            (``empty-file``) or one that is no NDJSON of FHIR resources (the errors of ``LineCheck``;
-            ``zst-truncated``, ``zst-corrupt``).
+        DataError: the directory holds something that would not be read (``wait-foreign-files``), two forms of one file
+            (``name-clash``), a file without a resource (``empty-file``) or one that is no NDJSON of FHIR resources (the
+            errors of ``LineCheck``; ``zst-truncated``, ``zst-corrupt``).
         StorageError: the directory cannot be made or read.
         Stopped: somebody asked.
     """
     directory = wait_directory(context.input_dir)
     make_directory(directory)
-    corrected = corrected_files(directory, context.corrections)
-    tables = context.corrections is Corrections.TABLES
+    tables = context.input.tables
+    corrected = corrected_files(directory, tables=tables)
     if not corrected:
         return StepReport(details={"corrected": False})
     size = stored_bytes(corrected)

@@ -112,8 +112,9 @@ def test_every_view_shows_report_and_decision(gate: ReleaseGate) -> None:
     assert gate.page.stat().st_mode & 0o777 == 0o600
     assert gate.status()["report"]["page"] == str(gate.page)
     assert gate.status()["report"]["stops"] == stops > 0
-    for place in (gate.text(), gate.form(), gate.artifact()):
+    for place in (gate.text(), gate.artifact()):
         assert str(gate.page) in place
+    assert f"`{gate.page.relative_to(gate.directory)}`" in gate.form()
     for place in (started.out, gate.form(), gate.artifact()):
         assert "Patient.name.family" in place
     body = {"flow_runs": {"id": {"any_": [gate.job]}}}

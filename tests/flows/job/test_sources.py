@@ -10,7 +10,6 @@ from config import PipelineConfig, SendMode
 from flows.gate.reviewed import Covered
 from flows.job.sources import Sources
 from tasks import declared
-from tasks.shared.report import Corrections
 from tasks.shared.step import Source
 
 DIRECT, TRANSFER, S3 = SendMode.DIRECT_RESOURCE_LOAD, SendMode.TRANSFER_LOAD, SendMode.S3_UPLOAD
@@ -61,7 +60,7 @@ def test_corrected_tables_are_what_the_other_modes_read_and_a_direct_load_does_n
 def test_what_another_step_changes_before_it_is_sent_does_not_leave_as_it_is(job: Path) -> None:
     in_front = sources(job, S3, tables=False)
     assert in_front.data_sent_after(3) is None
-    assert in_front.corrections(3) is Corrections.NDJSON
+    assert in_front.at_wait(3) is in_front.newest
     steps = ("local_import", "pseudonymizer", "wait", "validation", "wait", "send")
     validated = sources(job, DIRECT, steps, tables=False)
     assert validated.data_sent_after(3) is validated.data_sent_after(5) is validated.newest
@@ -69,14 +68,21 @@ def test_what_another_step_changes_before_it_is_sent_does_not_leave_as_it_is(job
 
 
 @pytest.mark.parametrize(
-    ("send_as", "folder", "corrected"), [(DIRECT, "pseudonymized", "pseudonymized"), (S3, "csv", "csv_wait")]
+    ("send_as", "folder", "file"), [(DIRECT, "pseudonymized", "a.ndjson"), (S3, "csv", "Patient.csv")]
 )
-def test_a_wait_behind_flattening_covers_what_will_leave(
-    job: Path, send_as: SendMode, folder: str, corrected: str
-) -> None:
-    covered = Covered.of(job, 5, sources(job, send_as))
+def test_a_wait_behind_flattening_covers_what_will_leave(job: Path, send_as: SendMode, folder: str, file: str) -> None:
+    before = sources(job, send_as)
+    covered = Covered(job, 5, before.at_wait(5))
     assert covered.place() == job / folder
-    (job / "csv_wait" / "NOTES.txt").touch()
+    corrected = job / f"{folder}_wait"
+    corrected.mkdir(exist_ok=True)
+    (corrected / "NOTES.txt").touch()
     assert covered.place() == job / folder
-    (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
-    assert covered.place() == job / corrected
+    (corrected / file).write_bytes(b"id\n")
+    assert covered.place() == corrected
+    before.passed(covered.source, Source(corrected, tables=covered.source.tables))
+    read = before.read_by(declared("send"))
+    assert read is not None
+    assert read.path == corrected
+    assert before.newest is not None
+    assert before.newest.tables

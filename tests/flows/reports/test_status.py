@@ -90,7 +90,7 @@ def test_the_json_of_a_failed_job_and_of_one_that_was_decided() -> None:
         ("waiting", {"waiting": WAITING, "shown": {3: SHOWN}}, [
             "step 3 waits for a decision", r"it waits again: files\x1b changed", f"look at /jobs/{JOB}/import",
             f"put all corrected files into /jobs/{JOB}/import_wait", "stops 2, points to check 1",
-            f"/jobs/{JOB}/report/r.html", "--comment TEXT", "continue with: ", "--approve or --reject",
+            f"/jobs/{JOB}/report/r.html", "--approve --comment TEXT or --reject", "continue with: ",
         ]),
         ("decided", {"waiting": WAITING}, ["decided", "continue with: "]),
         ("completed", {}, ["1 local_import: completed: 4 files", "2.5 MB", "5 findings", f"directory /jobs/{JOB}"]),

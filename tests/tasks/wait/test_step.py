@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
-from tasks.shared.report import Corrections
 from tasks.shared.step import Source, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.step import run
@@ -169,10 +168,10 @@ def test_every_line_that_is_not_blank_counts(tmp_path: Path, corrected: Path, li
     assert run(context(tmp_path)).lines_out == wanted + 1
 
 
-def behind_flattening(tmp_path: Path, corrections: Corrections) -> StepContext:
+def behind_flattening(tmp_path: Path) -> StepContext:
     directory = tmp_path / "job" / "csv"
     directory.mkdir(parents=True, exist_ok=True)
-    return replace(context(tmp_path), source=Source(directory), corrections=corrections)
+    return replace(context(tmp_path), source=Source(directory, tables=True))
 
 
 @pytest.fixture
@@ -183,7 +182,7 @@ def tables(tmp_path: Path) -> Path:
 
 def test_behind_flattening_corrected_tables_become_the_output(tmp_path: Path, tables: Path) -> None:
     (tables / "Patient.csv").write_bytes(b"id\n1\n")
-    result = run(behind_flattening(tmp_path, Corrections.TABLES))
+    result = run(behind_flattening(tmp_path))
     assert (result.files, result.bytes_out, result.output, result.lines_out) == (1, 5, "csv_wait", None)
 
 
@@ -191,7 +190,7 @@ def test_behind_flattening_corrected_tables_become_the_output(tmp_path: Path, ta
 def test_behind_flattening_what_is_no_table_is_foreign(tmp_path: Path, tables: Path, name: str) -> None:
     (tables / name).write_bytes(b"x")
     with pytest.raises(DataError) as caught:
-        run(behind_flattening(tmp_path, Corrections.TABLES))
+        run(behind_flattening(tmp_path))
     assert caught.value.reference == "wait-foreign-files"
     assert "*.csv" in (caught.value.hint or "")
 
@@ -199,17 +198,5 @@ def test_behind_flattening_what_is_no_table_is_foreign(tmp_path: Path, tables: P
 def test_an_empty_corrected_table_is_an_error(tmp_path: Path, tables: Path) -> None:
     (tables / "Patient.csv").touch()
     with pytest.raises(DataError) as caught:
-        run(behind_flattening(tmp_path, Corrections.TABLES))
+        run(behind_flattening(tmp_path))
     assert caught.value.reference == "empty-file"
-
-
-@pytest.mark.parametrize("name", ["Patient.csv", "Patient.ndjson", "Patient.json"])
-def test_in_front_of_a_direct_load_corrections_that_would_not_be_sent_are_an_error(
-    tmp_path: Path, tables: Path, name: str
-) -> None:
-    assert run(behind_flattening(tmp_path, Corrections.NOT_SENT)).output is None
-    (tables / name).write_bytes(b"x")
-    with pytest.raises(DataError) as caught:
-        run(behind_flattening(tmp_path, Corrections.NOT_SENT))
-    assert (caught.value.reference, caught.value.context) == ("wait-foreign-files", f"{tables}\n  {name}")
-    assert "before flattening" in (caught.value.hint or "")
