@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -53,13 +52,19 @@ def _details(step: StepReport) -> list[str]:
 
 
 def _facts(details: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield a row for each fact; a table of facts has one for each entry."""
+    """Yield a row for each fact that there is; a table of facts has one for each entry, and so has a list of them."""
     for key, value in details.items():
         name = before + key if before else key.replace("_", " ")  # the keys of a table are codes and paths
-        if isinstance(value, dict) and value:
-            yield from _facts(value, f"{name}: ")
-        else:
-            yield name, _plain(key, value)
+        match value:
+            case None | []:
+                continue
+            case dict():
+                yield from _facts(value, f"{name}: ")
+            case [dict(), *_]:
+                for number, entry in enumerate(value, start=1):
+                    yield f"{name}: {number}", ", ".join(map(" ".join, _facts(entry)))
+            case _:
+                yield name, _plain(key, value)
 
 
 def _plain(key: str, value: Any) -> str:
@@ -69,11 +74,9 @@ def _plain(key: str, value: Any) -> str:
             return value
         case bool():
             return "yes" if value else "no"
-        case None | [] | {}:
-            return "none"
         case int() | float():
             return human_bytes(value) if key.endswith("bytes") else f"{value:,}"
-    return json.dumps(value, ensure_ascii=False)
+    return ", ".join(map(str, value))
 
 
 def _places(record: JobRecord) -> Iterator[str]:

@@ -41,6 +41,15 @@ def test_the_steps_are_a_table_with_exact_numbers_and_their_own_facts() -> None:
     assert "| 1 | local\\_import | completed | 4 | 1,234 |" in shown.replace("local_import", "local\\_import")
     assert "| severities: error | 5 |" in shown
     assert shown.count("| warning | skipped |") == 2
+    groups = [{"group": "Patient", "rows": 1200, "bytes": 2565}, {"group": "Labor", "rows": 0, "left_out": []}]
+    detailed = StepReport(
+        position=1, name="flattening", details={"groups": groups, "unrouted": [], "types": ["A", "B"]}
+    )
+    shown = page("completed", steps=(detailed,))
+    assert "| groups: 1 | group Patient, rows 1,200, bytes 2.6 kB |" in shown
+    assert "| groups: 2 | group Labor, rows 0 |" in shown
+    assert "| types | A, B |" in shown
+    assert "unrouted" not in shown
     timed = StepReport(position=1, name="send", state="completed", seconds=21.6, requests=1204, retries=3)
     assert "| 1 | send | 21.6 s | 1,204 | 3 |" in page("completed", steps=(timed,))
 
