@@ -76,7 +76,7 @@ def test_a_wait_behind_flattening_covers_what_will_leave(job: Path, send_as: Sen
     assert covered.place() == job / folder
     corrected = job / f"{folder}_wait"
     corrected.mkdir(exist_ok=True)
-    (corrected / "NOTES.txt").touch()
+    (corrected / ".DS_Store").touch()
     assert covered.place() == job / folder
     (corrected / file).write_bytes(b"id\n")
     assert covered.place() == corrected
