@@ -116,7 +116,7 @@ def finish_import(work: FileWork, base: str, identity: str, intake: Intake, begu
         tallies={"types": dict(check.types)},
         warnings=(told,) if check.outcomes else (),
         seconds=round(time.monotonic() - begun, 3),
-        patients=check.types["Patient"],
+        patients=check.patients,
     )
     return work.finish(done, intake.part)
 

@@ -64,13 +64,14 @@ class LineCheck:
     """Checks NDJSON that arrives in pieces of any size, and counts. Errors are ``DataError``.
 
     ``name`` is the file that errors name, as ``name:line``; ``most`` the limit of a line in bytes. ``lines`` are those
-    that are not blank, ``resources`` counts those of a Bundle one by one, ``types`` the lines by type. ``outcomes`` are
-    OperationOutcomes as lines of their own: a warning.
+    that are not blank, ``resources`` and ``patients`` count those of a Bundle one by one, ``types`` the lines by type.
+    ``outcomes`` are OperationOutcomes as lines of their own: a warning.
     """
 
     def __init__(self, name: str, most: int) -> None:
         self.lines = 0
         self.resources = 0
+        self.patients = 0
         self.bytes = 0
         self.outcomes = 0
         self.types: Counter[str] = Counter()
@@ -140,6 +141,7 @@ class LineCheck:
             self._check_bundle(read)
             return
         self.resources += 1
+        self.patients += kind == "Patient"
         if kind == "OperationOutcome":
             self.outcomes += 1
             self._check_outcome(read.issue)
@@ -163,8 +165,10 @@ class LineCheck:
                 what = "the search result is incomplete: it has a next page, or fewer entries than its total"
                 raise self._error("source-incomplete", what, hint)
         for entry in read.entry or ():
-            if entry.resource is not None and entry.resource.resource_type == "OperationOutcome":
-                self._check_outcome(entry.resource.issue)
+            if entry.resource is not None:
+                self.patients += entry.resource.resource_type == "Patient"
+                if entry.resource.resource_type == "OperationOutcome":
+                    self._check_outcome(entry.resource.issue)
 
     def _matches(self, read: _Line) -> int:
         """Return how many entries of a searchset are hits of the search, not what was included with them."""

@@ -15,6 +15,7 @@ import zstandard
 from config import PipelineConfig
 from tasks.local_import.step import STEP
 from tasks.shared.errors import DataError, InputError, SluiceError, StorageError
+from tasks.shared.file_work import read_records, records_of
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import CheckContext, GivenInputs
@@ -189,6 +190,13 @@ def test_an_outcome_as_a_line_of_its_own_is_data_with_a_warning(place: Place) ->
     for _ in range(2):  # the warning is in the record, too
         (warning,) = place.run().warnings
         assert "1 OperationOutcomes" in warning
+
+
+def test_patients_on_lines_and_in_bundles_are_counted(place: Place) -> None:
+    write(place.source / "a.ndjson", bundle(patient("p"), observation("o", "p"), patient("q")), patient("r"))
+    place.run()
+    [done] = read_records(records_of(place.job, 1))
+    assert done.patients == 3
 
 
 def test_a_file_that_changes_while_it_is_imported_is_an_error_and_fine_afterwards(place: Place) -> None:
