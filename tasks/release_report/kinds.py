@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from tasks.shared.fhir.persons import ELEMENTS, NO_VALUES, PERSONS, SHARED_PLACES, Kind
@@ -51,12 +52,16 @@ TYPES: Final = IMPERSONAL | frozenset(_TYPES_NAMES.split())
 """Types whose names are shown; any other name of a type is a text of the data."""
 
 _CODINGS: Final = frozenset({"coding", "valueCoding", "security", "tag", "class", "event", "subtype", "modality"})
+_ORGANIZATION_NAMES: Final = """
+assigner serviceProvider managingOrganization organization custodian location manufacturer insurer facility
+"""
+_ORGANIZATIONS: Final = frozenset(_ORGANIZATION_NAMES.split())
+"""Elements whose references are to organizations and places: their identifiers are no person's."""
 _PLACES_NAMES: Final = """
-assigner serviceProvider managingOrganization organization custodian location manufacturer insurer payor facility
-onBehalfOf origin destination medicationReference device focalDevice specimen encounter context episodeOfCare
+payor onBehalfOf origin destination medicationReference device focalDevice specimen encounter context episodeOfCare
 condition basedOn partOf hasMember derivedFrom reasonReference result diagnosis item insurance coverage focus
 """
-_PLACES: Final = frozenset(_PLACES_NAMES.split())
+_PLACES: Final = _ORGANIZATIONS | frozenset(_PLACES_NAMES.split())
 """Elements whose references are to no person, where the reference does not name a type."""
 _PEOPLE: Final = frozenset({"Patient", "Practitioner", "PractitionerRole", "RelatedPerson", "Person", "CareTeam"})
 _NO_ATTACHMENT: Final = frozenset({"valueSampledData", "signature", "valueSignature", "sourceSignature"})
@@ -88,7 +93,9 @@ def kind_of(resource: str, names: Sequence[str], url: str = "") -> str:
     """
     if not names or (resource in IMPERSONAL and names[-1] != "data"):
         return ""
-    return (_personal(names, url) if resource in PERSONS else "") or _other(resource, names, url)
+    kind = (_personal(names, url) if resource in PERSONS else "") or _other(resource, names, url)
+    of_organization = any(of in _ORGANIZATIONS and name == "identifier" for of, name in pairwise(names))
+    return "" if kind == Kind.IDENTIFIER and of_organization else kind
 
 
 def _personal(names: Sequence[str], url: str) -> str:

@@ -64,6 +64,10 @@ URL = "http://hl7.org/fhir/StructureDefinition"
         ("Organization.text.div", ""),
         ("Location.address.city", ""),
         ("Device.identifier.value", ""),
+        ("Encounter.serviceProvider.identifier.value", ""),
+        ("Encounter.location.location.identifier.value", ""),
+        ("Patient.managingOrganization.identifier.value", ""),
+        ("Observation.performer.identifier.value", "identifier"),
         ("Provenance.agent.who.display", ""),
     ],
 )
