@@ -7,8 +7,8 @@ from datetime import date
 from typing import Final
 
 PRECISIONS: Final = ("year", "month", "day")
-HIGHEST_AGE: Final = 89
 
+_OLD: Final = 90
 _DATE: Final = re.compile(r"([12]\d{3})(?:-([01]\d)(?:-([0-3]\d)(?:T\S*)?)?)?\Z")
 
 
@@ -24,15 +24,10 @@ def year_of(text: object) -> str:
 
 
 def is_very_old(birth: str, until: object, today: date) -> bool:
-    """Return whether somebody born at ``birth`` was above 89 at ``until``, the date of death, or is ``today``.
+    """Return whether somebody born at ``birth`` is or may be above 89 ``today``, or was ``until`` the date of death.
 
-    What a date does not say counts as late as can be, for somebody is called old only if the data say so.
+    What a date leaves out counts so that the age is the highest that is possible.
     """
-    born = _DATE.match(birth)
-    last = _DATE.match(until) if isinstance(until, str) else None
-    if born is None:
-        return False
-    end = (last[1], last[2] or "12", last[3] or "31") if last else (str(today.year), *today.isoformat().split("-")[1:])
-    begin = (born[1], born[2] or "01", born[3] or "01") if born[2] is None else (born[1], born[2], born[3] or "01")
-    age = int(end[0]) - int(begin[0]) - ((end[1], end[2]) < (begin[1], begin[2]))
-    return age > HIGHEST_AGE
+    born = birth[:10] + "0000-01-01"[len(birth) :]
+    end = until[:10] + "0000-12-31"[len(until) :] if year_of(until) and isinstance(until, str) else today.isoformat()
+    return int(end[:4]) - int(born[:4]) - (end[5:] < born[5:]) >= _OLD

@@ -17,7 +17,7 @@ from tasks.release_report.numbers import Count
 Level = Literal["stop", "look", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("stop", "look", "note")
 
-Value = Count | str | int | bool | None
+Value = Count | str | int | None
 """What stands in a cell. A ``str`` is a text that may be shown as it is, or the name of a word (``@name``)."""
 
 
@@ -29,7 +29,7 @@ class ReportPart(BaseModel):
 
 class ReportFinding(ReportPart):
     """A reason to stop, a point to look at, or a note: what it is about (a path, a file, a host), its kind, how
-    many patients (or lines, where the pseudonymizer step found it) it affects, and the section with details."""
+    many patients or lines it affects, and the section with details."""
 
     level: Level
     code: str
@@ -37,17 +37,15 @@ class ReportFinding(ReportPart):
     about: str = ""
     kind: str = ""
     affects: Count | None = None
-    unit: Literal["patients", "lines"] = "patients"
     values: dict[str, Value] = Field(default_factory=dict)
 
 
 class Table(ReportPart):
-    """Rows below named columns; ``more`` is how many rows were left out."""
+    """Rows below named columns."""
 
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...] = ()
-    more: int = 0
 
 
 class ReportSection(ReportPart):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from config import AuthConfig, PipelineConfig, SendMode
+from config import PipelineConfig, SendMode
 from tasks.release_report.document import Decided
 from tasks.release_report.query import Query, ServerSummary, read_query, read_rules, read_summary
 from tasks.shared.file_work import Done, read_records, records_of
@@ -45,7 +45,6 @@ class Destination:
     organization: str = ""
     encrypted: bool = True
     private: bool = False
-    authentication: str = "none"
 
     @property
     def shown(self) -> str:
@@ -166,7 +165,6 @@ def destination_of(config: PipelineConfig) -> Destination | None:
         organization=(transfer.organization_identifier or "") if transfer else "",
         encrypted=url.scheme != "http",
         private=_is_private(name),
-        authentication="s3" if s3 else _authentication(send.auth),
     )
 
 
@@ -176,12 +174,6 @@ def settings_digest(facts: JobFacts) -> str:
     validated = [len(one.warnings) for one in facts.steps if one.name == "validation" and one.state == "completed"]
     known = [settings, asdict(facts.destination) if facts.destination else None, sorted(facts.kept), validated]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-
-
-def _authentication(auth: AuthConfig) -> str:
-    if auth.api_key is None:
-        return auth.scheme
-    return "api_key" if auth.scheme == "none" else f"{auth.scheme}_and_api_key"
 
 
 def _is_private(host: str) -> bool:

@@ -135,10 +135,8 @@ def few_alike(facts: JobFacts, measured: Measured, years: int = 1) -> tuple[int,
 def _originals(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
     k = facts.config.report.k
     for (path, kind), (lines, kept) in sorted(originals(facts).items(), key=_by_kind):
-        affects, unit = _affects(measured, path, k), "patients"
-        if affects is None:
-            affects, unit = banded(lines, k), "lines"
-        yield finding("kept" if kept else "original", path, kind=kind, affects=affects, unit=unit)
+        affects = _affects(measured, path, k) or banded(lines, k, unit="lines")
+        yield finding("kept" if kept else "original", path, kind=kind, affects=affects)
 
 
 def _by_kind(item: tuple[tuple[str, str], object]) -> tuple[int, str]:
@@ -171,17 +169,18 @@ def _left(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
 def _of_the_pseudonymizer(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
     k = facts.config.report.k
 
-    def lines(number: int) -> dict[str, object]:
-        return {"affects": banded(number, k), "unit": "lines"}
+    def lines(number: int) -> Count:
+        return banded(number, k, unit="lines")
 
     for path, number in sorted(facts.tally("dates that stayed").items()):
-        yield finding("kept" if is_kept(path, (), facts) else "dates-stayed", path, kind="date", **lines(number))
+        code = "kept" if is_kept(path, (), facts) else "dates-stayed"
+        yield finding(code, path, kind="date", affects=lines(number))
     for name, number in sorted(facts.tally("ids kept").items()):
         if name not in IMPERSONAL:
-            yield finding("original-ids", f"{name}.id", **lines(number))
+            yield finding("original-ids", f"{name}.id", affects=lines(number))
     lost = {path: n for path, n in facts.tally("references without type").items() if path.endswith(_SUBJECTS)}
     for path, number in sorted(lost.items()):
-        yield finding("subject-lost", path, **lines(number))
+        yield finding("subject-lost", path, affects=lines(number))
     if not lost and measured.lost_subjects.lines:
         yield finding("subject-lost", affects=counted(measured.lost_subjects, k))
     dates = facts.tally("dates")
@@ -217,7 +216,7 @@ def _counts(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
     if measured.tables:
         return
     of_steps = {number for word, number in facts.patients if word != "in-cohort"}
-    leaving = measured.types["Patient"].resources if "Patient" in measured.types else 0
+    leaving = measured.patient_resources
     if leaving and len(of_steps | {leaving}) > 1:
         yield finding("patients-differ")
 
@@ -243,7 +242,8 @@ def _patients(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
         yield finding("no-patients")
     alone, few, _ = few_alike(facts, measured)
     if alone + few:
-        yield finding("few-alike", affects=banded(alone + few, k, measured.patients))
+        by = " ".join(f"@{name}" for name in facts.config.report.quasi_identifiers)
+        yield finding("few-alike", affects=banded(alone + few, k, measured.patients), values={"by": by})
 
 
 def _steps(facts: JobFacts) -> Iterator[ReportFinding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tasks.release_report.document import LEVELS, Decided, ReleaseReport, ReportFinding, ReportSection, Table, Value
+from tasks.release_report.document import LEVELS, Decided, ReleaseReport, ReportFinding, ReportSection, Table
 from tasks.release_report.page import ALIKE, alike
 from tasks.release_report.words import Words
 from tasks.shared.markdown import code, literal, visible
@@ -31,7 +31,7 @@ def lines(report: ReleaseReport, most: int = 20) -> list[str]:
     words = Words.of(report)
     found = list(alike(words, [one for one in report.findings if one.level != "note"]))
     said = [f"  {words(group[0].level).upper()}: {_line(words, group)}" for group in found[:most]]
-    more = [f"  {words('more_lines', n=len(found) - most)}"] if len(found) > most else []
+    more = [f"  {words('more', n=len(found) - most)}"] if len(found) > most else []
     return [title(report), _tiles(report, words), *said, *more]
 
 
@@ -74,7 +74,7 @@ def _findings(report: ReleaseReport, words: Words) -> Iterator[str]:
             else:
                 yield f"- **{words(level)}**: {_sentence(words, group[0], literal)} {words.advice(group[0].code)}"
         if len(found) > _MOST_FINDINGS:
-            yield f"- **{words(level)}**: {words('more_findings', n=len(found) - _MOST_FINDINGS)}"
+            yield f"- **{words(level)}**: {words('more', n=len(found) - _MOST_FINDINGS)}"
 
 
 def _item(words: Words, one: ReportFinding) -> str:
@@ -104,14 +104,10 @@ def _table(table: Table, words: Words) -> Iterator[str]:
     yield from ("", f"**{words(f'table_{table.name}')}**", "")
     yield from (row([words(f"column_{name}") for name in table.columns]), "|" + "---|" * len(table.columns))
     for cells in table.rows[:MOST_ROWS]:
-        yield row([_cell(words, value, name) for value, name in zip(cells, table.columns, strict=True)])
-    if more := table.more + max(len(table.rows) - MOST_ROWS, 0):
-        yield from ("", words("rows_left_out", n=more))
-
-
-def _cell(words: Words, value: Value, name: str) -> str:
-    text = _cut(words.value(value, name)).replace("\n", " ")
-    return literal(text)
+        texts = (words.value(value, name) for value, name in zip(cells, table.columns, strict=True))
+        yield row([literal(_cut(text).replace("\n", " ")) for text in texts])
+    if len(table.rows) > MOST_ROWS:
+        yield from ("", words("more", n=len(table.rows) - MOST_ROWS))
 
 
 def _tiles(report: ReleaseReport, words: Words) -> str:
@@ -134,7 +130,7 @@ def _sentence(words: Words, finding: ReportFinding, ours: Callable[[str], str]) 
 
 def _decision(words: Words, one: Decided) -> str:
     by = words("decided_by", by=literal(one.by), when=words.moment(one.when), where=words(f"where_{one.where}"))
-    said = f"{words('released' if one.approved else 'rejected')} {by}"
+    said = f"{words('verdict_released' if one.approved else 'verdict_rejected')} {by}"
     return said + (f". {words('comment')}: {literal(_cut(one.comment))}" if one.comment else "")
 
 

@@ -50,6 +50,9 @@ class Measured:
     files: tuple[ScannedFile, ...] = ()
     tables: bool = False
     patients: int = 0
+    patient_resources: int = 0
+    """Resources of type Patient, those in documents as well: what the steps count."""
+
     types: Mapping[str, TypeCount] = field(default_factory=dict)
     paths: tuple[IdentifyingPath, ...] = ()
     extensions: Mapping[str, Tally] = field(default_factory=dict)
@@ -58,8 +61,6 @@ class Measured:
     above_89: Tally = NOTHING
     lost_subjects: Tally = NOTHING
     classes: Mapping[PatientClass, int] = field(default_factory=dict)
-    overfull: bool = False
-    """More paths, URLs or classes than are counted one by one."""
 
     @property
     def size(self) -> int:

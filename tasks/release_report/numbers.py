@@ -11,19 +11,18 @@ ROUNDED_TO: Final = 5
 
 
 class Count(BaseModel):
-    """A number of patients as it is printed. ``number`` is k, or the rounded one of ``about``.
+    """A number of patients, or of lines with what the pseudonymizer step found, as it is printed.
 
-    ``lines`` are exact: of "k or more patients (1,204 lines)", and of a finding that counts lines only.
+    ``number`` is k, or the rounded one of ``about``. ``lines`` are exact: of "k or more patients (1,204 lines)", and of
+    what belongs to no patient.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    unit: Literal["patients", "lines"] = "patients"
     word: Literal["none", "fewer", "about", "all", "least", "nobody"]
     number: int | None = None
     lines: int | None = None
-
-
-NONE: Final = Count(word="none")
 
 
 @dataclass(frozen=True)
@@ -39,15 +38,16 @@ class Tally:
 NOTHING: Final = Tally()
 
 
-def banded(patients: int, k: int, of: int | None = None) -> Count:
+def banded(number: int, k: int, of: int | None = None, *, unit: Literal["patients", "lines"] = "patients") -> Count:
     """Return "none", "fewer than ``k``", "all" of ``of``, or a number rounded to 5 and never below ``k``."""
-    if patients <= 0:
-        return NONE
-    if patients < k:
-        return Count(word="fewer", number=k)
-    if patients == of:
-        return Count(word="all")
-    return Count(word="about", number=max((patients + ROUNDED_TO // 2) // ROUNDED_TO * ROUNDED_TO, k))
+    if number <= 0:
+        return Count(word="none")
+    if number < k:
+        return Count(unit=unit, word="fewer", number=k)
+    if number == of:
+        return Count(unit=unit, word="all")
+    rounded = (number + ROUNDED_TO // 2) // ROUNDED_TO * ROUNDED_TO
+    return Count(unit=unit, word="about", number=max(rounded, k))
 
 
 def counted(tally: Tally, k: int, of: int | None = None) -> Count:

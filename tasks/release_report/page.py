@@ -85,7 +85,7 @@ def _render(report: ReleaseReport, limits: PageLimits) -> str:
 
 
 def _is_figure(value: Value) -> bool:
-    return isinstance(value, Count) or (isinstance(value, int) and not isinstance(value, bool))
+    return isinstance(value, Count | int)
 
 
 @cache

@@ -1,13 +1,12 @@
 """The paths of resources as a tree that grows with the first resources; what is of interest is counted at its leaves.
 
-A walk costs a dictionary look-up for each element. At most 8,000 elements are told apart; what goes beyond is counted
-by kind.
+A walk costs a dictionary look-up for each element.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tasks.release_report.dates import precision_of
@@ -16,12 +15,8 @@ from tasks.release_report.measured import IdentifyingPath
 from tasks.release_report.numbers import Tally
 from tasks.shared.fhir.persons import Kind
 
-MOST_PATHS: Final = 8_000
-MOST_TEXTS: Final = 500
-"""URLs of extensions, and systems of identifiers at a path."""
-
 OTHERS: Final = "…"
-"""The name of what is beyond a limit, or has no name that can be shown."""
+"""The name of what has no name that can be shown."""
 
 _NAME: Final = re.compile(r"_?[A-Za-z][A-Za-z0-9]{0,63}")
 _TEXTS: Final = frozenset({TEXT, CODE_TEXT, MAYBE_TEXT})
@@ -36,12 +31,16 @@ _REGION: Final = re.compile(r"\s*\w{0,2}(?:[*xX#_.\s-]*|0{3,}\s*)")
 
 
 class Position:
-    """Where the pass is: line, patient (hashed; ``None`` for nobody), and the run, which changes with each of them."""
+    """Where the pass is: line, patient (hashed; ``None`` for nobody), and the run, which changes with each of them.
 
-    __slots__ = ("k", "line", "patient", "run", "runs")
+    ``exact``, after the pass: each patient had one run.
+    """
+
+    __slots__ = ("exact", "k", "line", "patient", "run", "runs")
 
     def __init__(self, k: int) -> None:
         self.k = k
+        self.exact = False
         self.line = self.run = self.runs = 0
         self.patient: int | None = None
 
@@ -76,10 +75,15 @@ class Sightings:
             if len(self.few) < at.k:
                 self.few.add(at.patient)
 
-    def tally(self, *, exact: bool, k: int) -> Tally:
-        """Return the counts. ``exact``: each patient of the delivery has one run."""
+    def tally(self, at: Position) -> Tally:
+        """Return the counts, after the pass."""
         few = len(self.few)
-        return Tally(self.runs if exact else few, exact or few < k, self.lines, self.nobody)
+        return Tally(self.runs if at.exact else few, at.exact or few < at.k, self.lines, self.nobody)
+
+
+def tallies(seen: Mapping[str, Sightings], at: Position) -> dict[str, Tally]:
+    """Return the counts by name, after the pass."""
+    return {name: one.tally(at) for name, one in seen.items()}
 
 
 class Found:
@@ -94,13 +98,10 @@ class Found:
         self.systems: dict[str, Sightings] = {}
         self.urls: dict[str, Sightings] = {}
 
-    def result(self, *, exact: bool, k: int) -> IdentifyingPath:
-        """Return it without the patients."""
-        texts = [
-            {text: seen.tally(exact=exact, k=k) for text, seen in some.items()} for some in (self.urls, self.systems)
-        ]
+    def result(self, at: Position) -> IdentifyingPath:
+        """Return it without the patients, after the pass."""
         kind = TEXT if self.kind == MAYBE_TEXT else self.kind
-        return IdentifyingPath(self.path, kind, self.seen.tally(exact=exact, k=k), *texts)
+        return IdentifyingPath(self.path, kind, self.seen.tally(at), tallies(self.urls, at), tallies(self.systems, at))
 
 
 class Node:
@@ -128,24 +129,27 @@ class Paths:
     """All paths of a delivery."""
 
     def __init__(self, at: Position) -> None:
-        self.types: dict[str, Node] = {}
-        self.found: dict[tuple[str, str], Found] = {}
+        self.at = at
+        self.types: dict[str, Sightings] = {}
         self.extensions: dict[str, Sightings] = {}
-        self.overfull = False
-        self._at = at
-        self._nodes = 0
+        self._found: dict[tuple[str, str], Found] = {}
+        self._roots: dict[str, Node] = {}
 
-    def of_type(self, name: str) -> Node:
-        """Return the node of a type of resource."""
+    def found(self, path: str, kind: str) -> Found:
+        """Return what is found at a path of a kind."""
+        return self._found.setdefault((path, kind), Found(path, kind))
+
+    def result(self) -> Iterator[IdentifyingPath]:
+        """Yield what was found, after the pass."""
+        return (one.result(self.at) for one in self._found.values() if one.seen.lines)
+
+    def read(self, resource: Mapping[str, Any], name: str) -> None:
+        """Count a resource of a type, and what is of interest in it."""
         name = name if name in TYPES else OTHERS
-        node = self.types.get(name)
-        if node is None:
-            node = self.types[name] = Node(name, name)
-            node.seen = Sightings()
-        return node
+        self.types.setdefault(name, Sightings()).see(self.at)
+        self._walk(resource, self._roots.setdefault(name, Node(name, name)))
 
-    def walk(self, members: Mapping[str, Any], node: Node) -> None:
-        """Count what is of interest in an object."""
+    def _walk(self, members: Mapping[str, Any], node: Node) -> None:
         below = node.below
         for key, value in members.items():
             inner = below.get(key)
@@ -156,7 +160,7 @@ class Paths:
                 if inner.kind:
                     self._see(inner, value, members)
             elif of is dict:
-                self.walk(value, self._split(inner, value) if inner.split else inner)
+                self._walk(value, self._split(inner, value) if inner.split else inner)
             elif of is list:
                 self._walk_list(value, inner, members)
             elif inner.kind and inner.kind not in _TEXTS and value is not None:
@@ -166,7 +170,7 @@ class Paths:
         for item in items:
             of = type(item)
             if of is dict:
-                self.walk(item, self._split(node, item) if node.split else node)
+                self._walk(item, self._split(node, item) if node.split else node)
             elif of is list:
                 self._walk_list(item, node, members)
             elif of is str and node.kind:
@@ -178,7 +182,8 @@ class Paths:
         child = Node(f"{node.path}.{shown}", node.resource, names, node.url)
         child.split = _SPLIT.get(key, "")
         child.kind = kind_of(node.resource, names, node.url)
-        return self._kept(node, key, child)
+        node.below[key] = child
+        return child
 
     def _split(self, node: Node, members: Mapping[str, Any]) -> Node:
         """Return the node of an object by its type or URL."""
@@ -187,37 +192,17 @@ class Paths:
             return node
         inner = node.below.get(f"({text})")
         if inner is None:
-            inner = self._of_url(node, text) if node.split == "url" else self._of_resource(node, text)
+            inner = node.below[f"({text})"] = self._of_url(node, text) if node.split == "url" else _of_type(node, text)
         if inner.seen is not None:
-            inner.seen.see(self._at)
+            inner.seen.see(self.at)
         return inner
-
-    def _of_resource(self, node: Node, name: str) -> Node:
-        kind = name if name in TYPES else OTHERS
-        return self._kept(node, f"({name})", Node(f"{node.path}.{kind}", kind))
 
     def _of_url(self, node: Node, url: str) -> Node:
         whole = url if ":" in url or not node.url else f"{node.url}/{url}"
         inner = Node(node.path, node.resource, node.names, whole)
         if ":" in url:
-            inner.seen = self._text(self.extensions, url)
-        return self._kept(node, f"({url})", inner)
-
-    def _kept(self, node: Node, key: str, child: Node) -> Node:
-        """Keep a node while there is room; beyond, what it finds is counted by kind."""
-        if self._nodes < MOST_PATHS:
-            self._nodes += 1
-            node.below[key] = child
-        else:
-            self.overfull = True
-            child.path = OTHERS
-        return child
-
-    def _text(self, texts: dict[str, Sightings], text: str) -> Sightings:
-        if text not in texts and len(texts) >= MOST_TEXTS:
-            self.overfull = True
-            text = OTHERS
-        return texts.setdefault(text, Sightings())
+            inner.seen = self.extensions.setdefault(url, Sightings())
+        return inner
 
     def _see(self, node: Node, value: str, members: Mapping[str, Any]) -> None:
         kind = node.kind
@@ -231,10 +216,15 @@ class Paths:
             return
         found = node.found
         if found is None:
-            found = node.found = self.found.setdefault((node.path, kind), Found(node.path, kind))
-        found.seen.see(self._at)
+            found = node.found = self.found(node.path, kind)
+        found.seen.see(self.at)
         if node.url:
-            self._text(found.urls, node.url).see(self._at)
+            found.urls.setdefault(node.url, Sightings()).see(self.at)
         if kind == Kind.IDENTIFIER:
             system = members.get("system")
-            self._text(found.systems, system if isinstance(system, str) else "").see(self._at)
+            found.systems.setdefault(system if isinstance(system, str) else "", Sightings()).see(self.at)
+
+
+def _of_type(node: Node, name: str) -> Node:
+    name = name if name in TYPES else OTHERS
+    return Node(f"{node.path}.{name}", name)

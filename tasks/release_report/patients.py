@@ -14,8 +14,6 @@ from tasks.release_report.dates import year_of
 from tasks.release_report.measured import PatientClass
 from tasks.shared.fhir.resource import target_of
 
-MOST_CLASSES: Final = 50_000
-
 _SUBJECTS: Final = ("subject", "patient", "beneficiary")
 _TYPED: Final = re.compile(r"(.*/)?[A-Z][A-Za-z]+(/|\?)")
 
@@ -25,7 +23,6 @@ class Patients:
 
     def __init__(self, region_prefix: int) -> None:
         self.classes: Counter[PatientClass] = Counter()
-        self.overfull = False
         self._region_prefix = region_prefix
         self._known: dict[int, bool] = {}
         """Hash of an id → whether the patient is in a class."""
@@ -44,11 +41,8 @@ class Patients:
         if self._known.get(patient, True):
             return
         self._known[patient] = True
-        found = (year_of(resource.get("birthDate")), _text(resource.get("gender")), self._region(resource))
-        if found not in self.classes and len(self.classes) >= MOST_CLASSES:
-            self.overfull = True
-            return
-        self.classes[found] += 1
+        born, sex = year_of(resource.get("birthDate")), _text(resource.get("gender"))
+        self.classes[born, sex, self._region(resource)] += 1
 
     def _region(self, resource: Mapping[str, Any]) -> str:
         addresses = resource.get("address")

@@ -90,7 +90,7 @@ def _again(job: JobFacts, before: ReleaseReport) -> Summary:
 def document(job: JobFacts, measured: Measured) -> ReleaseReport:
     """Return the report of what was measured. The same facts give the same one."""
     settings, to = job.config.report, job.destination
-    checksum = checksum_of(measured.files)
+    found, checksum = findings(job, measured), checksum_of(measured.files)
     return ReleaseReport(
         job=job.job,
         project=job.project,
@@ -109,8 +109,8 @@ def document(job: JobFacts, measured: Measured) -> ReleaseReport:
             encrypted=to.encrypted if to is not None else None,
             terms={name: getattr(settings, name) for name in (*TERMS, "contact")},
         ),
-        findings=findings(job, measured),
-        sections=sections(job, measured, checksum),
+        findings=found,
+        sections=sections(job, measured, found, checksum),
         decisions=tuple(job.decisions),
         outcome=outcome_of(job),
         files=inventory_of(measured.files).digest,

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from tasks.release_report.dates import is_very_old, precision_of
 from tasks.release_report.measured import Measured, ScannedFile, TypeCount
-from tasks.release_report.paths import Paths, Position, Sightings
+from tasks.release_report.paths import Paths, Position, Sightings, tallies
 from tasks.release_report.patients import Patients, is_lost, patient_of, subject_of
 from tasks.release_report.tables import TableScan, is_table
 from tasks.shared.errors import DataError, storage_errors
@@ -85,8 +85,9 @@ class _Pass:
         self._at = Position(settings.k)
         self._paths = Paths(self._at)
         self._patients = Patients(settings.region_prefix)
-        self._tables = TableScan(settings.views, self._at, self._patients)
+        self._tables = TableScan(settings.views, self._paths, self._patients)
         self._resources: Counter[str] = Counter()
+        self._patient_resources = 0
         self._births: dict[str, Sightings] = {}
         self._ids: dict[str, Sightings] = {}
         self._old = Sightings()
@@ -129,6 +130,7 @@ class _Pass:
             heads = [head_of(raw) for raw, _ in resources]
             self._resources.update([counted] if counted else [kind for kind, _ in heads])
             reading.resources += 1 if counted else len(heads)
+            self._patient_resources += sum(kind == "Patient" for kind, _ in heads)
             self._of_line(resources, heads)
         except (DataError, *UNREADABLE):
             reading.unread += 1
@@ -149,10 +151,7 @@ class _Pass:
             if only is None:
                 whose = name if kind == "Patient" else patient_of(reference, own) if reference else None
                 self._at.begin(self._patients.know(whose) if whose else None)
-            node = self._paths.of_type(kind)
-            if node.seen is not None:
-                node.seen.see(self._at)
-            self._paths.walk(resource, node)
+            self._paths.read(resource, kind)
             if reference is not None and is_lost(reference):
                 self._lost.see(self._at)
             if kind == "Patient" and self._at.patient is not None:
@@ -170,27 +169,22 @@ class _Pass:
 
     def result(self, files: tuple[ScannedFile, ...]) -> Measured:
         """Return what was found in all files."""
-        k, exact = self._settings.k, self._at.runs == len(self._patients)
-        tables = self._tables.result(exact=False)
-        paths = [found.result(exact=exact, k=k) for found in self._paths.found.values()]
-
-        def tallies(seen: Mapping[str, Sightings]) -> Mapping[str, Any]:
-            return {name: one.tally(exact=exact, k=k) for name, one in seen.items()}
-
-        types = {name: node.seen for name, node in self._paths.types.items() if node.seen is not None}
+        at = self._at
+        at.exact = at.runs == len(self._patients)
+        types = tallies(self._paths.types, at)
         return Measured(
             files=files,
             tables=self._tables.any,
             patients=len(self._patients),
-            types={name: TypeCount(self._resources[name], tally) for name, tally in tallies(types).items()},
-            paths=tuple(sorted((*paths, *tables), key=lambda one: (one.path, one.kind))),
-            extensions=tallies(self._paths.extensions),
-            ids=tallies(self._ids),
-            births=tallies(self._births),
-            above_89=self._old.tally(exact=exact, k=k),
-            lost_subjects=self._lost.tally(exact=exact, k=k),
+            patient_resources=self._patient_resources,
+            types={name: TypeCount(self._resources[name], tally) for name, tally in types.items()},
+            paths=tuple(sorted(self._paths.result(), key=lambda one: (one.path, one.kind))),
+            extensions=tallies(self._paths.extensions, at),
+            ids=tallies(self._ids, at),
+            births=tallies(self._births, at),
+            above_89=self._old.tally(at),
+            lost_subjects=self._lost.tally(at),
             classes=dict(self._patients.classes),
-            overfull=self._paths.overfull or self._patients.overfull,
         )
 
 

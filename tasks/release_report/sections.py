@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tasks.release_report.dates import PRECISIONS
-from tasks.release_report.document import ReportSection, Table, Value
+from tasks.release_report.document import ReportFinding, ReportSection, Table, Value
 from tasks.release_report.facts import JobFacts
-from tasks.release_report.findings import LEVEL_OF, can_show, code_of, few_alike, originals, shown_texts
+from tasks.release_report.findings import can_show, few_alike, shown_texts
 from tasks.release_report.kinds import TYPES
 from tasks.release_report.measured import Measured
 from tasks.release_report.numbers import Tally, banded, counted
-from tasks.release_report.paths import OTHERS
 from tasks.release_report.scan import ID_FORMS
 from tasks.shared.corrections import looked_at
 from tasks.shared.files.data_directory import base_name, finished_files
-
-MOST_ROWS: Final = 200
-"""Of a table."""
-
-_LONGEST: Final = 300
-"""Characters of a text of the query."""
 
 Part = str | tuple[str, Value] | Table
 """A sentence by its name, a fact, or a table."""
 
 
-def sections(facts: JobFacts, measured: Measured, checksum: str) -> tuple[ReportSection, ...]:
+def sections(
+    facts: JobFacts, measured: Measured, found: Sequence[ReportFinding], checksum: str
+) -> tuple[ReportSection, ...]:
     """Return all sections. ``checksum`` is the one over all files."""
     made: tuple[tuple[str, Iterable[Part]], ...] = (
         ("leaving", _leaving(facts, measured, checksum)),
         ("query", _query(facts)),
         ("flow", _flow(facts, measured)),
-        ("identifying", _identifying(facts, measured)),
+        ("identifying", _identifying(facts, measured, found)),
         ("apart", _apart(facts, measured)),
         ("unchecked", _unchecked(facts, measured)),
         ("decision", _decision(facts)),
@@ -53,9 +47,7 @@ def _section(number: int, name: str, parts: Iterable[Part]) -> ReportSection:
 
 
 def _table(name: str, columns: str, rows: Iterable[tuple[Value, ...]]) -> Table:
-    found = list(rows)
-    more = max(len(found) - MOST_ROWS, 0)
-    return Table(name=name, columns=tuple(columns.split()), rows=tuple(found[:MOST_ROWS]), more=more)
+    return Table(name=name, columns=tuple(columns.split()), rows=tuple(rows))
 
 
 def _leaving(facts: JobFacts, measured: Measured, checksum: str) -> Iterator[Part]:
@@ -66,7 +58,7 @@ def _leaving(facts: JobFacts, measured: Measured, checksum: str) -> Iterator[Par
         for name in ("mode", "host", "path", "bucket", "prefix", "project", "organization"):
             if value := getattr(to, name):
                 yield name, value
-        yield from (("encrypted", to.encrypted), ("authentication", f"@auth-{to.authentication}"))
+        yield "connection", "@encrypted" if to.encrypted else "@not_encrypted"
     yield from (("files", len(measured.files)), ("bytes", measured.size), ("lines", measured.lines))
     yield from (("rows" if measured.tables else "resources", measured.resources), ("checksum", checksum))
     files = sorted(measured.files, key=lambda file: (-file.size, file.name))
@@ -88,13 +80,13 @@ def _query(facts: JobFacts) -> Iterator[Part]:
         return
     if facts.done("extractor") is None:
         yield "query-not-applied"
-    yield from (("title", _cut(asked.title) or None), ("query_sha256", asked.sha256), ("consent", f"@{facts.consent}"))
+    yield from (("title", asked.title or None), ("query_sha256", asked.sha256), ("consent", f"@{facts.consent}"))
     if summary is not None and facts.consent == "consent-checked":
         yield "patients_without_consent", banded((summary.excluded or {}).get("CONSENT", 0), facts.config.report.k)
         yield "resources_without_consent", summary.without_consent
     lines = [("@included", line) for line in asked.included] + [("@excluded", line) for line in asked.excluded]
-    yield _table("cohort", "criterion term", ((word, _cut(line)) for word, line in lines))
-    groups = ((_cut(one.name), one.type, one.attributes, _cut(one.filters)) for one in asked.groups)
+    yield _table("cohort", "criterion term", lines)
+    groups = ((one.name, one.type, one.attributes, one.filters) for one in asked.groups)
     yield _table("groups", "group type attributes filter", groups)
 
 
@@ -107,7 +99,7 @@ def _flow(facts: JobFacts, measured: Measured) -> Iterator[Part]:
     if facts.corrected:
         yield "corrected"
         if left := _not_corrected(facts, measured):
-            yield "not_corrected", _cut(", ".join(left))
+            yield "not_corrected", ", ".join(left)
     if summary is not None:
         lost = [(f"@lost-{name.lower()}", banded(n, k)) for name, n in sorted((summary.excluded or {}).items())]
         yield _table("lost", "reason patients", lost)
@@ -122,43 +114,39 @@ def _not_corrected(facts: JobFacts, measured: Measured) -> list[str]:
     return [path.name for path in before if base_name(path.name) not in corrected]
 
 
-def _identifying(facts: JobFacts, measured: Measured) -> Iterator[Part]:
+def _identifying(facts: JobFacts, measured: Measured, found: Sequence[ReportFinding]) -> Iterator[Part]:
     k = facts.config.report.k
     if facts.rules is not None:
         yield from zip(("rules", "rules_sha256"), facts.rules, strict=True)
     else:
         yield "rules", "@service-rules" if facts.pseudonymized else "@no-pseudonymizer"
     if facts.kept:
-        yield "kept_identifiers", _cut(", ".join(sorted(facts.kept)))
+        yield "kept_identifiers", ", ".join(sorted(facts.kept))
     yield "above_89", counted(measured.above_89, k, measured.patients)
-    rows: list[tuple[Value, ...]] = []
-    for one in measured.paths:
-        code = code_of(one, facts)
-        level = f"@{LEVEL_OF[code][0]}" if code else None
-        texts = ", ".join(shown_texts(one.urls, k)[:3] + shown_texts(one.systems, k)[:3])
-        rows.append((one.path, f"@kind-{one.kind}", counted(one.found, k, measured.patients), texts or None, level))
+    texts = {one.path: shown_texts(one.urls, k)[:3] + shown_texts(one.systems, k)[:3] for one in measured.paths}
+    rows: list[tuple[str, str, Value, Value]] = [
+        (one.about, one.kind, one.affects, f"@{one.level}")
+        for one in found if one.section == 6 and one.kind and one.about
+    ]  # fmt: skip
+    listed = {path for path, *_ in rows}
+    others = (one for one in measured.paths if one.path not in listed)
+    rows += [(one.path, one.kind, counted(one.found, k, measured.patients), None) for one in others]
     if not rows:
         yield "nothing-left"
-    yield _table("left", "path kind patients names level", sorted(rows, key=lambda row: _LEVEL_ORDER.index(row[4])))
-    came_back = sorted(originals(facts).items())
     yield _table(
-        "originals", "path kind lines level",
-        ((path, f"@kind-{kind}", banded(lines, k), "@note" if kept else "@stop")
-         for (path, kind), (lines, kept) in came_back),
+        "left", "path kind patients names level",
+        ((path, f"@kind-{kind}", affects, ", ".join(texts.get(path, ())) or None, level)
+         for path, kind, affects, level in rows),
     )  # fmt: skip
-    stayed = sorted(facts.tally("dates that stayed").items())
-    yield _table("dates", "path lines", ((path, banded(lines, k)) for path, lines in stayed))
     urls = [(url, tally) for url, tally in sorted(measured.extensions.items()) if can_show(url, tally, k)]
     hidden = [tally for url, tally in measured.extensions.items() if not can_show(url, tally, k)]
     extensions: list[tuple[Value, Value]] = [(url, counted(tally, k, measured.patients)) for url, tally in urls]
     yield _table("extensions", "url patients", [*extensions, *([("@hidden-urls", len(hidden))] if hidden else [])])
     forms = _bands("ids", measured.ids, ID_FORMS, facts, measured)
     kept = facts.tally("ids kept").get("Patient", 0)
-    yield _table("ids", "ids patients", [*([("@ids-original", banded(kept, k))] if kept else []), *forms])
+    original = [("@ids-original", banded(kept, k, unit="lines"))] if kept else []
+    yield _table("ids", "ids patients", [*original, *forms])
     yield _table("births", "births patients", _bands("births", measured.births, PRECISIONS, facts, measured))
-
-
-_LEVEL_ORDER: Final[tuple[Value, ...]] = ("@stop", "@look", "@note", None)
 
 
 def _bands(
@@ -195,7 +183,6 @@ def _unchecked(facts: JobFacts, measured: Measured) -> Iterator[Part]:
         "dates-sampled": lambda: facts.pseudonymized,
         "corrected-uncompared": lambda: facts.corrected,
         "tables-by-column": lambda: measured.tables,
-        "too-many": lambda: measured.overfull,
         "files-unread": lambda: any(file.unread for file in measured.files),
         "not-validated": lambda: facts.done("validation") is None,
         "consent-not-asked": lambda: facts.consent == "consent-not-asked",
@@ -206,11 +193,6 @@ def _unchecked(facts: JobFacts, measured: Measured) -> Iterator[Part]:
 
 
 def _decision(facts: JobFacts) -> Iterator[Part]:
-    """Yield what a stop does where nobody is asked. Who decided stands in ``decisions``."""
+    """Yield that nobody is asked, where that is so. Who decided stands in ``decisions``."""
     if facts.destination is not None and not facts.asks:
         yield "nobody-asked"
-        yield "on_stop", f"@on-stop-{facts.config.report.on_stop}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + OTHERS

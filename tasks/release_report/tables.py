@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tasks.release_report.kinds import DISPLAY, MAYBE_TEXT, kind_of, kind_of_column
-from tasks.release_report.measured import IdentifyingPath
-from tasks.release_report.paths import Found, Position
+from tasks.release_report.paths import Found, Paths
 from tasks.release_report.patients import Patients, patient_of
 from tasks.shared.errors import DataError
 from tasks.shared.files.ndjson import pieces
@@ -36,14 +35,14 @@ def is_table(path: Path) -> bool:
 
 
 class TableScan:
-    """The columns of all tables."""
+    """The columns of all tables, which are paths."""
 
-    def __init__(self, views: Path | None, at: Position, patients: Patients) -> None:
+    def __init__(self, views: Path | None, paths: Paths, patients: Patients) -> None:
         self.any = False
         self._views = views
-        self._at = at
+        self._paths = paths
+        self._at = paths.at
         self._patients = patients
-        self._found: dict[tuple[str, str], Found] = {}
 
     def read(self, path: Path, stored: Callable[[bytes], object]) -> int:
         """Read one table; return how many rows it has. Raises ``DataError`` for a file that is no table."""
@@ -73,7 +72,7 @@ class TableScan:
 
     def _of(self, table: str, at: int, title: str, kind: str) -> Found:
         path = f"{table}.csv: {title if _PLAIN.fullmatch(title) else f'column {at + 1}'}"
-        return self._found.setdefault((path, kind), Found(path, kind))
+        return self._paths.found(path, kind)
 
     def _columns(self, name: str, header: list[str]) -> tuple[str, list[tuple[str, str]]]:
         """Return the resource type of a table, and title and kind of each column."""
@@ -84,11 +83,6 @@ class TableScan:
         # A view says what a display belongs to by its path alone; names of coded values are no person's.
         kinds = {title: "" if kind == DISPLAY else kind for title, kind in known.items()}
         return resource, [(title, kinds.get(title, kind_of_column(title))) for title in header]
-
-    def result(self, *, exact: bool) -> list[IdentifyingPath]:
-        """Return the columns with something in them."""
-        found = (one.result(exact=exact, k=self._at.k) for one in self._found.values())
-        return [one for one in found if one.found.lines]
 
 
 def _texts(path: Path, stored: Callable[[bytes], object]) -> Iterator[str]:

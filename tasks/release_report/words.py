@@ -73,21 +73,20 @@ class Words:
             return moment
         return f"{at:%d.%m.%Y, %H:%M} UTC" if self.language == "de" else f"{at.day} {at:%B %Y, %H:%M} UTC"
 
-    def count(self, count: Count, unit: str = "count") -> str:
-        """Format a number of ``patients`` or ``lines`` for a sentence, or a ``count`` for a cell."""
+    def count(self, count: Count, unit: str = "") -> str:
+        """Format a number for a sentence, or with the ``unit`` "count" for a column of patients."""
         lines = "" if count.lines is None else self("n_lines", n=count.lines)
         number = "" if count.number is None else count.number
+        unit = unit if unit and count.unit == "patients" else count.unit
         return self(f"{unit}_{count.word}", number=number, lines=lines)
 
     def value(self, value: Value, name: str = "") -> str:
         """Format a cell; ``name`` is its column or fact, which tells bytes from other numbers."""
         match value:
             case Count():
-                return self.count(value)
+                return self.count(value, "count")
             case None:
                 return "–"
-            case bool():
-                return self("yes" if value else "no")
             case int():
                 return self.size(value) if name == "bytes" else self.number(value)
         if value.startswith("@"):
@@ -118,7 +117,7 @@ class Words:
 
     def affected(self, finding: ReportFinding) -> str:
         """Return whom a finding affects; blank if it says nothing of it."""
-        return self.count(finding.affects, finding.unit) if finding.affects is not None else ""
+        return self.count(finding.affects) if finding.affects is not None else ""
 
     def _of_finding(self, code: str) -> Sequence[str]:
         return self._all["findings"].get(code, [code, "", ""])  # type: ignore[no-any-return]

@@ -14,7 +14,6 @@ import zstandard
 
 from tasks.release_report.measured import Measured
 from tasks.release_report.numbers import Tally
-from tasks.release_report.paths import MOST_PATHS
 from tasks.release_report.report import checksum_of
 from tasks.release_report.scan import ScanSettings, scan
 from tasks.shared.errors import Stopped
@@ -203,15 +202,6 @@ def test_a_file_that_cannot_be_read_has_its_hash_all_the_same(tmp_path: Path, na
 def test_a_line_above_the_limit_is_unread(tmp_path: Path) -> None:
     write(tmp_path, "data.ndjson", patient("1", note="x" * 600_000))
     assert measure(tmp_path, longest_line=300_000).files[0].unread == -1
-
-
-def test_more_paths_than_are_counted_are_counted_by_kind(tmp_path: Path) -> None:
-    lines = [patient("1", **{f"element{number}": "Some text"}) for number in range(MOST_PATHS + 10)]
-    write(tmp_path, "data.ndjson", *lines)
-    found = measure(tmp_path)
-    assert found.overfull
-    assert len(found.paths) <= MOST_PATHS
-    assert tally_of(found, "…").lines > 0
 
 
 def test_odd_names_of_elements_and_types_are_not_shown(tmp_path: Path) -> None:
