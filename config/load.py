@@ -67,7 +67,7 @@ def load_config(
         findings += of_pydantic(error, RULE_NAMES)
     findings += rules.check(table.keys(), values, steps)
     if config is not None:
-        findings += [*rules.check_files(config), *rules.warnings(config)]
+        findings += [*rules.check_files(config), *rules.check_parts(config), *rules.warnings(config)]
     findings = [_located(finding, table) for finding in findings]
     if config is None or any(finding.level == "error" for finding in findings):
         raise ConfigError(findings)

@@ -12,13 +12,17 @@ from pydantic.fields import FieldInfo
 
 from config.services import ServicesConfig
 from config.steps import NEED_CRTDL, Steps
-from config.types import AsList, ConfigBlock, FilePath, Integer, Secret, Text
+from config.types import AsList, AtLeastOne, ConfigBlock, DaskAddress, FilePath, Integer, Secret, Text
 
 
 class PipelineBlock(ConfigBlock):
     """The steps of a job."""
 
     enabled_steps: Steps = Field((), description="The steps, in order: exactly one import step first. Required")
+    parts: AtLeastOne = Field(1, description="Groups of files that `pseudonymizer` and `validation` work on at once")
+    dask_address: DaskAddress | None = Field(
+        None, description="Dask scheduler that runs the parts. Without one: processes on this machine"
+    )
 
     @property
     def requires_crtdl(self) -> bool:

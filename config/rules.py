@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from config.enrichments import enrichment_rules
 from config.findings import ConfigError, Finding
 from config.models import PipelineConfig, TlsConfig, variable
 from config.services import SendMode
-from config.steps import IMPORTS, MAY_REPEAT, STEPS
+from config.steps import IMPORTS, IN_PARTS, MAY_REPEAT, STEPS
 
 _STEPS = "pipeline.enabled_steps"
 
@@ -121,6 +122,22 @@ def _bundle(tls: TlsConfig) -> Iterator[Finding]:
         yield Finding("file-not-found", key, "ca_cert_path names a file that does not exist", hint)
     except (OSError, ValueError):  # ssl.SSLError is an OSError
         yield Finding("tls-ca-bundle", key, "ca_cert_path names a file whose certificates cannot be read", hint)
+
+
+def check_parts(config: PipelineConfig) -> Iterator[Finding]:
+    """Yield the errors of steps in parts."""
+    parts = config.pipeline.parts
+    for step in IN_PARTS if parts > 1 else ():
+        requests = attrgetter(step)(config.services).max_concurrent_requests
+        if step in config.pipeline.enabled_steps and parts > requests:
+            message, hint = (
+                f"is {requests}, too few for {parts} parts",
+                f"set it to {parts} or more, or pipeline.parts lower",
+            )
+            yield Finding("too-many-parts", f"services.{step}.max_concurrent_requests", message, hint)
+    if parts > 1 and find_spec("prefect_dask") is None:
+        hint = "install Sluice with its extra: pip install -c constraints.txt '.[dask]'"
+        yield Finding("extra-missing", "pipeline.parts", "needs prefect-dask, which is not installed", hint)
 
 
 def warnings(config: PipelineConfig) -> Iterator[Finding]:

@@ -14,6 +14,8 @@ STEPS = (*IMPORTS, "pseudonymizer", "wait", "flattening", "send", "validation")
 
 NEED_CRTDL = ("extractor", "flattening")
 MAY_REPEAT = ("wait", "validation")
+IN_PARTS = ("pseudonymizer", "validation")
+"""Steps whose files several processes can share (``pipeline.parts``)."""
 
 OTHER_STEPS = {
     "csv_conversion": "flattening",

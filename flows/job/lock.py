@@ -1,4 +1,8 @@
-"""The lock of a job: ``flock`` on ``<job>/.lock``, held by the process that runs the job, released however it ends."""
+"""The locks of a job, each a ``flock`` that is released however its process ends.
+
+``<job>/.lock`` is held by the process that runs the job. ``.parts.lock`` is shared by the Dask workers that do parts of
+a step, and holds the order they work on: they end when it changes, or when nobody holds ``.lock`` any more.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
+from flows.output import patience as telling
 from tasks.shared.errors import TerminalError, storage_errors
+from tasks.shared.stop import Stop
 
 LOCK = ".lock"
+PARTS = ".parts.lock"
 
 PATIENCE = 1.0
 """Seconds to try: longer than a reader holds the lock (``is_held``), short for a person."""
@@ -39,13 +47,12 @@ def job_lock(directory: Path, *, patience: float = PATIENCE) -> Iterator[None]:
     if path in held_here:
         yield
         return
-    with storage_errors(path):
-        handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
-    with handle:  # the file stays: removing it would let two processes hold two locks
+    with _opened(path) as handle:  # the file stays: removing it would let two processes hold two locks
         with storage_errors(path):
             _take(handle, path, patience)
             handle.truncate(0)
             handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        _end_parts(directory)
         held_here.add(path)
         try:
             yield
@@ -80,3 +87,58 @@ def is_held(directory: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def new_order(directory: Path) -> str:
+    """Return the name of a new order for workers; those that work on another one end."""
+    order, path = uuid4().hex, directory / PARTS
+    with _opened(path) as handle:
+        handle.truncate(0)
+        handle.write(order.encode())
+    return order
+
+
+@contextmanager
+def _opened(path: Path, kind: int = 0) -> Iterator[IO[bytes]]:
+    """Open a file of a lock, which is made if it is missing, and wait for a lock of this kind."""
+    with storage_errors(path):
+        handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+    with handle:
+        if kind:
+            fcntl.flock(handle, kind)
+        yield handle
+
+
+def _end_parts(directory: Path) -> None:
+    """Wait until the workers of an earlier run have ended."""
+    if (directory / PARTS).exists():
+        new_order(directory)
+        with telling("waiting for workers of an earlier run"), _opened(directory / PARTS, fcntl.LOCK_EX):
+            pass
+
+
+@contextmanager
+def part_lock(directory: Path, order: str, number: int) -> Iterator[Stop]:
+    """Hold the locks of a part in a worker. Nobody else has the part: not even a worker that Dask took for lost."""
+    shared, own = _opened(directory / PARTS, fcntl.LOCK_SH), _opened(directory / f".part-{number}.lock", fcntl.LOCK_EX)
+    with shared, own:
+        stop = _PartStop(directory, order)
+        stop.check()
+        yield stop
+
+
+class _PartStop(Stop):
+    """The stop of a part: requested when another order has been given, or when nobody runs the job."""
+
+    def __init__(self, directory: Path, order: str) -> None:
+        super().__init__()
+        self._directory, self._order, self._next_look = directory, order, 0.0
+
+    def check(self) -> None:
+        """Raise ``Stopped`` if the part is to end."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + PATIENCE
+            path = self._directory / PARTS
+            if not (path.exists() and path.read_text() == self._order and is_held(self._directory)):
+                self.request("the run that ordered it")
+        super().check()

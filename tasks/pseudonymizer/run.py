@@ -21,6 +21,7 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ndjson import MIB, lines
 from tasks.shared.http.answer import Answer, issues
 from tasks.shared.log import logger
+from tasks.shared.parts import do_in_parts
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.units import human_count
@@ -52,7 +53,7 @@ def run(context: StepContext) -> StepReport:
     what the service does, ``DataError`` for lines that are no resources, ``GateError`` for identifying values that came
     back. Finished files stay finished.
     """
-    config, settings = context.config, context.config.services.pseudonymizer
+    config, settings, part = context.config, context.config.services.pseudonymizer, context.part
     files = {base_name(path.name): path for path in data_files(context.input_dir)}
     if not files:
         what = "pseudonymizer: there is nothing to pseudonymize"
@@ -62,15 +63,15 @@ def run(context: StepContext) -> StepReport:
     with context.client(probe.service(config), timeout=settings.timeout.total_seconds()) as client:
         call = Deidentify(client, config, rules)
         context.meter.set_status("testing the service with a synthetic resource")
-        failed = FailedAnswers(context.state(STATE)).begin()
+        failed = FailedAnswers(context.state(STATE), part.number).begin()
         with failed.saving_answers():
-            begun = probe.begin(call)
+            begun = probe.MadeUp(part.proof) if part.number else probe.begin(call)
         context.meter.set_status("")
         threshold = settings.bundle_split_threshold_mb * MIB
         terms = digest(endpoint(config), rules.digest if rules else "", begun.digest, str(threshold))
         work = FileWork(context.job_dir, context.position, context.job_dir / OUTPUT, terms=terms)
         inputs = identities(files.values(), context.records)
-        todo = work.begin(inputs)
+        todo = work.begin(inputs, part.files)
         if work.again:
             warnings.append(
                 f"{len(work.again)} finished files are done again: the input, the service, the rules or the answer to "
@@ -84,7 +85,7 @@ def run(context: StepContext) -> StepReport:
         )
         lines_of = _Lines(context, rules, call, failed)
         file_by_file(
-            todo,
+            do_in_parts(context, work, {base: files[base] for base in todo}, begun.digest),
             lambda base: lines_of.chunks(files[base]),
             lines_of.send,
             lambda base: FileOutput(context, work, base, inputs[base]),
@@ -93,7 +94,7 @@ def run(context: StepContext) -> StepReport:
             weigh=lambda chunk: len(chunk.text),
             budget=_WINDOW,
         )
-        if todo and probe.ask(call, begun.text).digest != begun.digest:
+        if todo and not part.number and probe.ask(call, begun.text).digest != begun.digest:
             work.take_back()  # also where the service gives the first answer again when the job is continued
             raise probe.changed(config)
     return _report(context, work.done(), [*files.values()], [*warnings, *begun.warnings])

@@ -106,6 +106,15 @@ class FileWork:
         self._known[done.file] = done
         return done
 
+    def take_over(self, bases: Collection[str]) -> list[str]:
+        """Count files that others have finished as this work's own; return those of which no record is to be seen."""
+        known, stored = {done.file: done for done in read_records(self._records)}, self._stored()
+        for base in bases:
+            done = known.get(base)
+            if done is not None and done.terms == self._terms and base in stored and self._is_whole(done):
+                self._known[base] = done
+        return [base for base in bases if base not in self._known]
+
     def take_back(self) -> None:
         """Make the finished files of this work ones that are to be done again. Raises ``StorageError``."""
         for done in self._known.values():
@@ -159,10 +168,11 @@ def records_of(job_dir: Path, position: int) -> Path:
     return job_dir / DONE / str(position)
 
 
-def read_records(directory: Path) -> list[Done]:
-    """Return the records in a directory; none when it is missing. A damaged one is a file that is not done."""
+def read_records(directory: Path, known: Collection[str] = ()) -> list[Done]:
+    """Return the records in a directory without the ``known`` files; none when it is missing. A damaged one is a file
+    that is not done."""
     found = []
-    for path in sorted(directory.glob("*.json")):
+    for path in sorted(path for path in directory.glob("*.json") if path.stem not in known):
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=Done))
         except msgspec.DecodeError:

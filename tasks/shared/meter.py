@@ -198,6 +198,19 @@ class Meter:
             self.retries += repeated
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
+    def counted(self) -> tuple[int, int, dict[int, int]]:
+        """Return requests, retries and histogram, for the meter of another process."""
+        with self._lock:
+            return self.requests, self.retries, dict(self._buckets)
+
+    def count_too(self, requests: int, retries: int, buckets: dict[int, int]) -> None:
+        """Add what the meter of another process ``counted``."""
+        with self._lock:
+            self.requests += requests
+            self.retries += retries
+            for bucket, number in buckets.items():
+                self._buckets[bucket] = self._buckets.get(bucket, 0) + number
+
     def retry(self, held: Held) -> None:
         """Show that a request failed and is made again."""
         with self._lock:

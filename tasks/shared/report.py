@@ -174,6 +174,12 @@ class Problem(StoredModel):
             {name: getattr(error, name) for name in cls.model_fields if name != "step"} | {"step": step}
         )
 
+    def error(self) -> SluiceError:
+        """Return the error again."""
+        error = SluiceError(self.reference, self.message, context=self.context, hint=self.hint)
+        error.transient, error.exit_code = self.transient, self.exit_code  # type: ignore[misc]
+        return error
+
     def render(self) -> str:
         """Return the text shown to a person."""
-        return SluiceError(self.reference, self.message, context=self.context, hint=self.hint).render()
+        return self.error().render()

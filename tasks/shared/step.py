@@ -67,6 +67,17 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a run of a step does: everything, or ``files`` (base names) as part ``number`` of so many ``at_once``."""
+
+    files: tuple[str, ...] | None = None
+    proof: str = ""
+    """What ``do_in_parts`` got."""
+    number: int = 0
+    at_once: int = 1
+
+
+@dataclass(frozen=True)
 class StepContext:
     """Everything one step instance may use.
 
@@ -87,6 +98,8 @@ class StepContext:
     stop: Stop = field(default_factory=Stop)
     command: Callable[..., str] = lambda verb, *rest: " ".join(["sluice", verb, "CONFIG", *rest])
     again: Callable[[int], str] = "sluice pipeline continue CONFIG JOB --from {}".format
+    part: Part = Part()
+    divide: Divide | None = None
 
     @property
     def input(self) -> Source:
@@ -119,6 +132,10 @@ class StepContext:
         ``ServiceClient``."""
         given: dict[str, Any] = {"stop": self.stop, "meter": self.meter}
         return service.client(self.config, **(given | more))
+
+
+Divide = Callable[[StepContext, Sequence[Sequence[Part]]], None]
+"""Has parts done in rounds, one round after the other, the parts of a round at once. Raises the error of a part."""
 
 
 class Reads(StrEnum):

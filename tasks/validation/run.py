@@ -16,6 +16,7 @@ from tasks.shared.file_work import FileWork, core_first, digest, identities
 from tasks.shared.files.data_directory import base_name, data_files, stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ndjson import MIB, lines
+from tasks.shared.parts import do_in_parts
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import file_by_file
@@ -51,7 +52,7 @@ def run(context: StepContext) -> StepReport:
         context.job_dir, context.position, directory, terms=digest(url), stem=lambda name: name.removesuffix(SUFFIX)
     )
     inputs = identities(files.values(), context.records)
-    todo = work.begin(inputs)
+    todo = work.begin(inputs, context.part.files)
     meter, finished = context.meter, files.keys() - set(todo)
     meter.expect(files=len(files), bytes=stored_bytes(files.values()))
     meter.skip(files=len(finished), stored=stored_bytes(files[base] for base in finished))
@@ -64,11 +65,11 @@ def run(context: StepContext) -> StepReport:
         return pack(items[base].groups(read), file=files[base].name, limit=limit)
 
     with (
-        context.client(service(context.config), timeout=_SECONDS * threads) as client,
-        FailedAnswers(directory).begin().saving_answers(),
+        context.client(service(context.config), timeout=_SECONDS * threads * context.part.at_once) as client,
+        FailedAnswers(directory, context.part.number).begin().saving_answers(),
     ):
         file_by_file(
-            todo,
+            do_in_parts(context, work, {base: files[base] for base in todo}),
             chunks,
             Validator(client, url).validate,
             lambda base: FileReport(work, meter, directory, items[base], inputs[base]),
@@ -77,7 +78,8 @@ def run(context: StepContext) -> StepReport:
             weigh=lambda chunk: chunk.size,
             budget=(threads + _SPARE) * limit,
         )
-    write_summary(directory, core_first(files))
+    if not context.part.number:
+        write_summary(directory, core_first(files))
     return _report(context, work, files, directory)
 
 

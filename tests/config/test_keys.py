@@ -115,6 +115,12 @@ KEYS: dict[str, Row] = {
     "services.crtdl_preprocessing.enrichments_path": (None, {"/x/e.json": Path("/x/e.json")}, {}),
     "services.crtdl_preprocessing.enrichments": (None, {}, {}),
     "pipeline.enabled_steps": ((), {"local_import , wait,": ("local_import", "wait")}, {}),
+    "pipeline.parts": (1, {"1": 1, "16": 16}, FROM_ONE),
+    "pipeline.dask_address": (
+        None,
+        {"tls://host.example:8786": "tls://host.example:8786", "tcp://10.0.0.1:1": "tcp://10.0.0.1:1"},
+        dict.fromkeys(("host:8786", "http://host:8786", "tcp://host", "tls://user:pw@host:1"), "invalid-address"),
+    ),
     "retry.max_attempts": (5, {"1": 1, "010": 10}, FROM_ONE | {"11": "out-of-range"}),
     "retry.initial_backoff_ms": (1000, WHOLE | {"0": 0}, INTEGER | {"-1": "out-of-range"}),
     "retry.max_backoff_ms": (30000, WHOLE | {"0": 0}, INTEGER | {"-1": "out-of-range", "9999999999": "wrong-type"}),

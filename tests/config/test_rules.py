@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,25 @@ def test_an_enrichment_file_is_checked_once_and_only_where_it_is_used(loader: Lo
     assert set(found) == {("enrichment-file", "services.crtdl_preprocessing.enrichments_path")}
     assert loader.load(steps % "extractor" + block % "false").warnings == ()
     assert loader.load(steps % "local_import" + block % "true").warnings == ()
+
+
+# --- parts ---
+
+
+def test_parts_need_as_many_requests_in_each_step_that_has_parts(loader: Loader) -> None:
+    text = "pipeline: {enabled_steps: [local_import, pseudonymizer, validation], parts: 5}\nservices: %s"
+    services = "{pseudonymizer: {url: 'http://h'%s}, validation: {url: 'http://h', max_concurrent_requests: 5}}"
+    found = loader.errors(text % services % "")
+    assert set(found) == {("too-many-parts", "services.pseudonymizer.max_concurrent_requests")}
+    assert loader.load(text % services % ", max_concurrent_requests: 5").config.pipeline.parts == 5
+    assert loader.load("pipeline: {enabled_steps: [local_import], parts: 5}").config.pipeline.dask_address is None
+
+
+def test_parts_need_the_extra(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prefect_dask", None)
+    assert loader.load("pipeline: {enabled_steps: [local_import], parts: 1}")
+    found = loader.errors("pipeline: {enabled_steps: [local_import], parts: 2}")
+    assert "pip install -c constraints.txt '.[dask]'" in str(found["extra-missing", "pipeline.parts"].hint)
 
 
 # --- what is insecure ---

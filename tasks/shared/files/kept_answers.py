@@ -25,16 +25,17 @@ LARGEST: Final = 1 << 20
 
 
 class FailedAnswers:
-    """The answers kept by one run. Thread-safe."""
+    """The answers kept by one run, or by a ``part`` of it. Thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, part: int = 0) -> None:
         self._directory = directory / FAILED
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1000 * part + 1)
+        self._part = part
 
     def begin(self) -> Self:
         """Remove the answers of the run before. Call it once for a run. Raises ``StorageError``."""
         with storage_errors(self._directory):
-            for old in self._directory.glob("[0-9]*.txt"):
+            for old in self._directory.glob("[0-9]*.txt") if not self._part else ():
                 old.unlink(missing_ok=True)
         return self
 

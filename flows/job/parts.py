@@ -1,0 +1,166 @@
+"""Do parts of a step as Prefect tasks on a Dask cluster: ``divide`` in the job's process, ``do_part`` in the workers.
+
+A worker reads the configuration and its secrets itself. It writes files and their records, but no label of the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from prefect import task
+from prefect.client.schemas.objects import State, StateType
+from prefect.states import Completed, Failed
+
+from config import ConfigError
+from config.steps import IN_PARTS
+from flows.job.inputs import JobInputs, config_error
+from flows.job.lock import new_order, part_lock
+from flows.prefect.runs import translated
+from tasks import declared
+from tasks.shared.blanked import SECRETS
+from tasks.shared.errors import NetworkError, SluiceError, Stopped, internal_error
+from tasks.shared.file_work import read_records, records_of
+from tasks.shared.files.data_directory import base_name, data_files
+from tasks.shared.meter import Meter
+from tasks.shared.report import Problem
+from tasks.shared.step import Divide, Part, Source, StepContext
+
+LOOK_EVERY: Final = 0.25
+"""Seconds between two looks at the parts."""
+
+_LOCAL: Final = {
+    "threads_per_worker": 1, "memory_limit": 0, "dashboard_address": None, "silence_logs": logging.CRITICAL,
+    "security": True,  # else every user of this machine could run programs in the workers
+    # Ctrl-C in a terminal goes to all processes, but it is the job that ends the workers.
+    "preload": ["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
+}  # fmt: skip
+"""Settings of a cluster of processes on this machine."""
+
+
+@dataclass(frozen=True)
+class PartOrder:
+    """The parameter of a task: paths and names, no secret. ``name`` is that of the step's order."""
+
+    name: str
+    inputs: JobInputs
+    directory: Path
+    step: str
+    position: int
+    source: Source
+    part: Part
+
+
+def in_parts(inputs: JobInputs, parts: int, step: str) -> Divide | None:
+    """Return how the files of a step are divided; ``None`` for a step that does them all itself.
+
+    Parts are tasks of the flow, whose context is the one of this call: that of a step cannot travel.
+    """
+    flow = copy_context()
+    divided: Divide = lambda context, rounds: flow.run(divide, inputs, context, rounds)  # noqa: E731
+    return divided if parts > 1 and step in IN_PARTS else None
+
+
+def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Part]]) -> None:
+    """Have files done by the workers of a Dask cluster. All parts end with it.
+
+    Raises the first error of a part, ``NetworkError`` when the cluster fails, and ``Stopped``.
+    """
+    seen = {done.file for done in read_records(records_of(context.job_dir, context.position))}
+    sizes = {base_name(path.name): path.stat().st_size for path in data_files(context.input_dir)}
+    order, step, limit = new_order(context.job_dir), context.name, f"services.{context.name}.max_concurrent_requests"
+    with _cluster(context) as runner:
+        try:
+            for parts in rounds:
+                share = max(1, attrgetter(limit)(context.config) // len(parts))
+                overrides = (*inputs.overrides, "pipeline.parts=1", f"{limit}={share}")
+                given = inputs.model_copy(update={"overrides": overrides})
+                about = order, given, context.job_dir, step, context.position, context.input
+                name = f"{step} part {{order.part.number}} of {len(parts)}"
+                do = task(name=f"{step} part", task_run_name=name, persist_result=False)(do_part)
+                futures = runner.map(do, {"order": [PartOrder(*about, part) for part in parts]})
+                waiting = [future.wrapped_future for future in futures]
+                while waiting:
+                    context.stop.sleep(LOOK_EVERY)
+                    waiting = [future for future in waiting if not _has_ended(future, context.meter)]
+                    _show_finished(context, seen, sizes)
+        finally:
+            new_order(context.job_dir)
+
+
+@contextmanager
+def _cluster(context: StepContext) -> Iterator[Any]:
+    """Connect to the cluster of the configuration, or start processes on this machine that end with the block."""
+    from prefect_dask.task_runners import DaskTaskRunner
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    pipeline = context.config.pipeline
+    local = None if pipeline.dask_address else _LOCAL | {"n_workers": pipeline.parts}
+    with DaskTaskRunner(address=pipeline.dask_address, cluster_kwargs=local) as runner:
+        try:
+            runner.client.scheduler_info()
+        except OSError as error:
+            raise _failed(type(error).__name__) from None
+        yield runner
+
+
+def _has_ended(future: Any, meter: Meter) -> bool:
+    """Return whether a part has ended, and count its requests. Raises its error."""
+    if future.status == "pending":
+        return False
+    if future.status != "finished":
+        error = future.exception() if future.status == "error" else None
+        if isinstance(error, RuntimeError):
+            with translated():  # Prefect was away when the part began
+                raise error
+        raise _failed(type(error).__name__ if error is not None else "its scheduler is gone")
+    data = future.result().data
+    if data is None:
+        raise _failed("a worker has ended its part")
+    if isinstance(data.result, Problem):
+        raise data.result.error()
+    meter.count_too(*data.result)
+    return True
+
+
+def _failed(what: str) -> NetworkError:
+    return NetworkError(
+        "dask-failed", f"the Dask cluster failed ({what})", context="pipeline.dask_address",
+        hint="check the scheduler and the workers, and that they have this version of Sluice; then continue the job",
+    )  # fmt: skip
+
+
+def _show_finished(context: StepContext, seen: set[str], sizes: dict[str, int]) -> None:
+    """Count the files that were finished since the last look."""
+    for done in read_records(records_of(context.job_dir, context.position), seen):
+        seen.add(done.file)
+        resources = done.counts.get("resources_in", done.counts.get("resources", 0))
+        context.meter.add(files=1, resources=resources, bytes=done.counts["content"], stored=sizes[done.file])
+
+
+def do_part(order: PartOrder) -> State[Any]:
+    """Do a part in a worker. Return a state with its requests, or with its error."""
+    os.umask(0o077)
+    meter = Meter()
+    try:
+        with part_lock(order.directory, order.name, order.part.number) as stop:
+            config = order.inputs.load().config
+            SECRETS.config(config)
+            declared(order.step).run(StepContext(
+                config=config, job_id=order.directory.name, job_dir=order.directory, position=order.position,
+                name=order.step, source=order.source, meter=meter, stop=stop, part=order.part,
+            ))  # fmt: skip
+    except Stopped as stopped:
+        return State(type=StateType.CRASHED, name="Stopped", message=f"stopped by {stopped}")
+    except Exception as error:  # noqa: BLE001 - the seam where defects become reports
+        found = config_error(error) if isinstance(error, ConfigError) else error
+        problem = Problem.of(found if isinstance(found, SluiceError) else internal_error(found))
+        return Failed(message=problem.render(), data=problem)
+    return Completed(data=meter.counted())
