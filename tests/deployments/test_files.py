@@ -50,6 +50,18 @@ def test_no_secret_beside_the_compose_file_gets_into_the_image() -> None:
         assert ignored.index(rule) > ignored.index("!deployments")
 
 
+def test_the_dask_cluster_is_encrypted_and_its_containers_are_as_the_worker() -> None:
+    dask = yaml.safe_load((DEPLOYMENTS / "dask.yaml").read_text())
+    for name in ("dask-scheduler", "dask-worker"):
+        service = dask["services"][name]
+        assert service["extends"] == {"file": "compose.yaml", "service": "worker"}
+        assert "tls" in " ".join(service["command"])
+        assert "ports" not in service
+        assert service["environment"] == dask["services"]["worker"]["environment"] == dask["x-tls"]
+    assert dask["x-tls"]["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "true"
+    assert '".${EXTRAS}"' in CONTAINERFILE
+
+
 @pytest.mark.parametrize("name", ["server", "deploy", "worker"])
 def test_a_container_of_ours_may_do_nothing_it_does_not_need(name: str) -> None:
     service = SERVICES[name]
