@@ -54,3 +54,6 @@ def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, deployed, 
     assert run["name"].startswith("config ")
     rows = json.loads(sluice.here("job", "list", "config.yaml", "--json").out)
     assert [row["id"] for row in rows] == [job]
+    directory = project / "jobs" / job
+    for path in (directory, *directory.rglob("*")):  # whatever the umask of the worker is
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path

@@ -115,9 +115,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_the_query_is_submitted_once_and_the_handle_stored_before_the_first_poll(place: Place) -> None:
-    order: list[str] = []
-    save = place.store.save
-    place.store.save = lambda handle: (order.append("saved"), save(handle))[1]  # type: ignore[method-assign]
+    noted: list[bool] = []
+    save, note = place.store.save, place.directory / "job" / DIRECTORY / NOTE
+    place.store.save = lambda handle: (noted.append(note.exists()), save(handle))[1]  # type: ignore[method-assign]
     place.said["$extract-data"] = Reply(202, headers={"Content-Location": STATUS})
     place.said[STATUS] = [RUNNING, services.manifest("/out/core.ndjson", "/out/b1.ndjson")]
     report = place.run()
@@ -126,7 +126,7 @@ def test_the_query_is_submitted_once_and_the_handle_stored_before_the_first_poll
     assert (kickoff.headers["content-type"], kickoff.headers["accept"]) == ("application/fhir+json",) * 2
     assert body["resourceType"] == "Parameters"
     assert base64.b64decode(body["parameter"][0]["valueBase64Binary"]) == place.crtdl.read_bytes()
-    assert order == ["saved"]
+    assert noted == [True], "a kill before the record leaves the note"
     assert place.store.load() == Handle(place.url + STATUS, JOB)
     assert not (place.context.job_dir / DIRECTORY / NOTE).exists()
     assert [seen.headers["accept"] for seen in place.asked(STATUS)] == ["application/json"] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks.shared.errors import DataError, ServiceBusyError, ServiceError, TerminalError
+from tasks.shared.errors import DataError, DiskFullError, ServiceBusyError, ServiceError, TerminalError
 from tests.peers.data import bundle, patient_bundle, resource, write
 from tests.peers.server import Reply
 from tests.peers.services import JSON
@@ -340,6 +341,31 @@ def test_what_waits_of_a_finished_file_is_durable_before_another_file_begins(job
         with pytest.raises(TerminalError):
             job.load(server.url)
     assert seen_by_others == [[("core.ndjson", 1)]]
+
+
+def test_a_disk_without_room_for_what_waits_ends_the_step_for_now_and_it_goes_on_later(
+    job: SendJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.write(
+        "a.ndjson", *(observation(f"o{n}", subject=to("Patient/p"), note=[{"text": "x" * 9000}]) for n in range(9))
+    )
+    job.write("b.ndjson", resource("Patient", "p"))
+    connect = sqlite3.connect
+
+    def limited(*arguments: Any, **more: Any) -> sqlite3.Connection:
+        database = connect(*arguments, **more)
+        database.execute("PRAGMA max_page_count = 10")
+        return database
+
+    fhir = Fhir("hapi")
+    with serving(fhir) as server:
+        monkeypatch.setattr("sqlite3.connect", limited)
+        with pytest.raises(DiskFullError) as caught:
+            job.load(server.url, max_concurrent_requests=1)
+        monkeypatch.undo()
+        assert caught.value.context == str(job.pending)
+        assert job.load(server.url, max_concurrent_requests=1).resources_out == 10
+    assert len(fhir.resources) == 10
 
 
 def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: SendJob) -> None:
