@@ -296,3 +296,15 @@ HOSPITAL = (
 def hospital(tmp_path: Path) -> Path:
     """A directory with the four patients."""
     return write(tmp_path / "hospital", *HOSPITAL)
+
+
+@pytest.fixture
+def client(start: Start, hospital: Path) -> Client:
+    """A server of the hospital."""
+    return start(hospital)
+
+
+@pytest.fixture
+def slow(start: Start, hospital: Path) -> Client:
+    """A server that does one batch of one patient at a time, and holds each."""
+    return start(hospital, batchsize=1, maxconcurrency=1, held=True)

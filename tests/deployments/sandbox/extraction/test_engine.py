@@ -26,12 +26,6 @@ from tests.deployments.sandbox.extraction.conftest import (
 from tests.deployments.sandbox.extraction.pace import UnitPace
 from tests.deployments.sandbox.extraction.test_task import put, version
 
-
-@pytest.fixture
-def slow(start: Start, hospital: Path) -> Client:
-    return start(hospital, batchsize=1, maxconcurrency=1, held=True)
-
-
 RUNNING = ("RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from tests.deployments.sandbox.extraction.conftest import (
     GENDER,
     PATIENTS,
     Client,
-    Start,
     attribute,
     ccdl,
     code,
@@ -30,11 +28,6 @@ from tests.deployments.sandbox.extraction.conftest import (
 URL = "/fhir/$extract-data"
 AT_LEAST = {"type": "quantity-comparator", "comparator": "ge", "value": 1}
 CRTDL = base64.b64encode(json.dumps(crtdl()).encode()).decode()
-
-
-@pytest.fixture
-def client(start: Start, hospital: Path) -> Client:
-    return start(hospital)
 
 
 def test_it_is_answered_202_with_an_empty_body_and_the_absolute_status_url(client: Client) -> None:

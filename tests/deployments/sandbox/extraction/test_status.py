@@ -31,11 +31,6 @@ def lines(client: Client, job: str) -> list[str]:
     return client.poll(job).json()["issue"][-1]["diagnostics"].splitlines()  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def slow(start: Start, hospital: Path) -> Client:
-    return start(hospital, batchsize=1, maxconcurrency=1, held=True)
-
-
 class TestUnfinished:
     def test_202_with_a_phrase_and_four_lines_in_every_running_state(self, slow: Client) -> None:
         job = slow.submit(crtdl())

@@ -17,16 +17,6 @@ SYSTEM = "https://sandbox.example/fhir/CodeSystem/job-status"
 UNKNOWN = "0b7e1f52-6f2b-4c0e-9d0a-5f5c3f1f7a11"
 
 
-@pytest.fixture
-def client(start: Start, hospital: Path) -> Client:
-    return start(hospital)
-
-
-@pytest.fixture
-def slow(start: Start, hospital: Path) -> Client:
-    return start(hospital, batchsize=1, maxconcurrency=1, held=True)
-
-
 def put(client: Client, job: str, priority: str | None, version: str | int | None, **fields: Any) -> httpx.Response:
     body = {"resourceType": "Task", "id": job, "status": "requested", "intent": "order"} | fields
     if priority is not None:
