@@ -213,12 +213,6 @@ class Commands:
             child.communicate()
 
 
-def _shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """Return a directory that all xdist workers of this session share."""
-    base = tmp_path_factory.getbasetemp()
-    return base if worker_id == "master" else base.parent
-
-
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
     """Yield the address of a Prefect server that all workers of this run share; its password is in the environment.

@@ -1,13 +1,12 @@
-"""Workers for tests that die with everything they started."""
+"""Workers and deployments for tests."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,45 +29,22 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
-def freeze(pid: int) -> list[int]:
-    """Stop a process and everything it started where they are; the process ids, its own first."""
-    frozen: list[int] = []
-    while new := [one for one in (pid, *descendants(pid)) if one not in frozen]:
-        for one in new:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one, signal.SIGSTOP)
-        frozen += new
-    return frozen
-
-
 @dataclass
 class WorkerProcess:
-    """A worker with the runs it starts: a machine that can die as a whole.
-
-    ``environment`` is what makes a command one of this machine, ``again`` starts another worker like this one.
-    """
+    """A worker with the runs it starts."""
 
     process: subprocess.Popen[bytes]
     log: Path
-    environment: dict[str, str]
-    again: Callable[[str], WorkerProcess] | None = None
 
     @classmethod
-    def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> WorkerProcess:
+    def start(cls, sluice: Commands, api: str, pool: str, name: str) -> WorkerProcess:
         log = sluice.cwd / f"{name}.log"
-        often = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
-                cwd=sluice.cwd, env=PrefectCommand(sluice, api).environment | often | environment,
-                stdout=file, stderr=file,
+                cwd=sluice.cwd, env=PrefectCommand(sluice, api).environment, stdout=file, stderr=file,
             )  # fmt: skip
-        return cls(process, log, environment, lambda name: cls.start(sluice, api, pool, name, environment))
-
-    @property
-    def alive(self) -> bool:
-        """Return whether the worker has not ended."""
-        return self.process.poll() is None
+        return cls(process, log)
 
     def ready(self) -> None:
         wait_until(lambda: b"started!" in self.log.read_bytes(), 90)
@@ -78,26 +54,21 @@ class WorkerProcess:
         """Return whether the worker has a run now."""
         return bool(descendants(self.process.pid))
 
-    def freeze(self) -> list[int]:
-        """Stop the worker and everything it started where they are; the process ids, the worker's first."""
-        return freeze(self.process.pid)
-
-    def die(self, *, idle: bool = False) -> None:
-        """``kill -9`` for the worker and everything it started, as when the machine loses its power.
-
-        ``idle`` says that it has nothing to do; otherwise it has a run.
-        """
-        dying = self.freeze()
-        assert (len(dying) == 1) is idle, dying
-        for pid in dying:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait(timeout=30)
-
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(timeout=60)
+
+
+@contextlib.contextmanager
+def working(sluice: Commands, api: str, pool: str, name: str) -> Iterator[WorkerProcess]:
+    """Run a worker that polls for runs every second."""
+    worker = WorkerProcess.start(sluice, api, pool, name)
+    try:
+        worker.ready()
+        yield worker
+    finally:
+        worker.stop()
 
 
 def start_run(prefect: PrefectApi, deployed: str, parameters: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ def deployed(sluice, prefect_api):
     """Yield the id of a deployment whose runs a worker takes."""
     pool = f"pool-{own_name(sluice.cwd)}"
     created = deployment(prefect_api, pool, sluice.cwd)
-    worker = WorkerProcess.start(sluice, prefect_api, pool, "one", {})
+    worker = WorkerProcess.start(sluice, prefect_api, pool, "one")
     worker.ready()
     yield created
     worker.stop()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from tests.conftest import Commands
 from tests.peers.extraction import PatientExtraction, extraction_server, project
 from tests.peers.lines import compressed_contents
-from tests.peers.server import Raw, Reply, SeenRequest
+from tests.peers.server import Reply
 
 
 @pytest.fixture
@@ -155,31 +153,3 @@ def test_a_continue_does_not_need_the_files_the_job_was_started_with(
     first, second = (seen.body for seen in server.seen if seen.target.endswith("$extract-data"))
     assert first == second
     assert imported(tmp_path, ran.job) == server.files
-
-
-class Killer:
-    """Kills the process in the middle of its n-th request that matches."""
-
-    def __init__(self, server: PatientExtraction, matches: Callable[[SeenRequest], bool], number: int = 1) -> None:
-        self.server = server
-        self.matches = matches
-        self.left = number
-        self.pid: int | None = None
-        server.override = self
-
-    def __call__(self, seen: SeenRequest) -> Reply | Raw | None:
-        if self.pid is None or not self.matches(seen):
-            return None
-        self.left -= 1
-        if self.left:
-            return None
-        self.server.override = lambda _: None
-        # The server has done what it was asked to do; nobody is there to hear of it.
-        self.server(seen)
-        self.server.seen.pop()
-        os.kill(self.pid, signal.SIGKILL)
-        return Raw(then="reset")
-
-    @property
-    def done(self) -> bool:
-        return self.left <= 0

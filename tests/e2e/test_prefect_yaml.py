@@ -21,6 +21,8 @@ pytestmark = pytest.mark.e2e
 Json = dict[str, Any]
 
 FILE = ROOT / "deployments" / "prefect.yaml"
+HASTY = "import datetime, flows.job.state\nflows.job.state.TAKEN_UP = datetime.timedelta(seconds=5)\n"
+"""Code for the start of a worker's processes that take a run for cut off after five seconds, not two minutes."""
 
 
 class PrefectCommand:
@@ -65,27 +67,30 @@ def working(sluice: Commands, api: str, pool: str) -> Iterator[None]:
         process.wait(timeout=60)
 
 
-def deploy(sluice: Commands, api: str, pool: str, due: datetime | None = None) -> None:
-    """Deploy the file on this test's pool, with the project as working directory.
-
-    With ``due`` its deployments have the pool's name, and two nights are scheduled for that time.
-    """
+def deploy(sluice: Commands, api: str, pool: str, *, named: bool = False) -> None:
+    """Deploy the file on this test's pool, with the project as working directory; ``named``: after the pool."""
     document = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     for deployment in document["deployments"]:
         deployment["work_pool"]["name"] = pool
         deployment["work_pool"]["job_variables"]["working_dir"] = str(sluice.cwd)
         if "config" in deployment.get("parameters", {}):
             deployment["parameters"] = {"config": str(sluice.cwd / "config.yaml")}
-        if due is not None:
+        if named:
             deployment["name"] += f"-{pool}"
-    if due is not None:
-        nights = [{"interval": 86400, "anchor_date": (due + timedelta(seconds=n)).isoformat()} for n in range(2)]
-        document["deployments"][1]["schedules"] = nights
     copy = sluice.cwd / "prefect.yaml"
     copy.write_text(yaml.safe_dump(document))
     prefect = PrefectCommand(sluice, api)
     prefect("work-queue", "create", "nights", "--pool", pool, "--limit", "1")
     prefect("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
+
+
+def schedule_two_nights(api: str, pool: str) -> None:
+    """Let two nights begin in some seconds, one after the other."""
+    deployed = ask_prefect("GET", f"{api}/deployments/name/pipeline/nightly-{pool}")["id"]
+    due = datetime.now(UTC) + timedelta(seconds=15)
+    nights = [{"interval": 86400, "anchor_date": (due + timedelta(seconds=n)).isoformat()} for n in range(2)]
+    body = [{"schedule": night, "active": True} for night in nights]
+    ask_prefect("POST", f"{api}/deployments/{deployed}/schedules", body)
 
 
 @pytest.mark.timeout(240)
@@ -109,11 +114,18 @@ def test_a_run_of_a_worker_is_the_same_job_to_the_commands(
 
 @pytest.mark.timeout(600)
 def test_a_night_waits_for_the_one_before_which_goes_on_after_its_worker_was_stopped(
-    sluice: Commands, prefect_api: str, pool: str, fhir: Fhir
+    sluice: Commands, prefect_api: str, pool: str, fhir: Fhir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many_transactions(sluice.cwd, fhir.url)
     fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.5})
-    deploy(sluice, prefect_api, pool, datetime.now(UTC) + timedelta(seconds=45))
+    hasty = sluice.cwd / "hasty"
+    hasty.mkdir()
+    (hasty / "sitecustomize.py").write_text(HASTY)
+    sluice.environment["PYTHONPATH"] = f"{hasty}:{ROOT}"
+    for module in ("state", "unfinished"):
+        monkeypatch.setattr(f"flows.job.{module}.TAKEN_UP", timedelta(seconds=5))
+    deploy(sluice, prefect_api, pool, named=True)
+    schedule_two_nights(prefect_api, pool)
 
     def nights() -> list[Json]:
         body = {"work_pool_queues": {"name": {"any_": ["nights"]}}, "work_pools": {"name": {"any_": [pool]}}}
@@ -130,7 +142,7 @@ def test_a_night_waits_for_the_one_before_which_goes_on_after_its_worker_was_sto
     first, second = (night["id"] for night in nights())
     fhir.faults()
     with working(sluice, prefect_api, pool):
-        wait_until(lambda: sluice.here("job", "unfinished", "config.yaml").code == 1, 180)  # two minutes, to be sure
+        wait_until(lambda: sluice.here("job", "unfinished", "config.yaml").code == 1, 60)
         assert states() == ["RUNNING", "SCHEDULED"], "a job that was cut off holds its place"
         PrefectCommand(sluice, prefect_api)("deployment", "run", f"unfinished/unfinished-{pool}")
         wait_until(lambda: states() == ["COMPLETED", "COMPLETED"], 180)

@@ -23,7 +23,7 @@ Start = Callable[[dict[str, Any]], str]
 def a_worker(sluice: Commands, api: str) -> Iterator[Start]:
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(api, pool, sluice.cwd)
-    worker = WorkerProcess.start(sluice, api, pool, "one", {})
+    worker = WorkerProcess.start(sluice, api, pool, "one")
     try:
         worker.ready()
         with PrefectApi(address_of(api)) as prefect:

@@ -10,8 +10,7 @@ import pytest
 
 from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
-from tests.e2e.machines import WorkerProcess, deployment, start_run
-from tests.e2e.test_nightly import working
+from tests.e2e.machines import WorkerProcess, deployment, start_run, working
 from tests.peers.project import Fhir, allowed, many_transactions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -40,7 +39,7 @@ def test_suspend_stops_a_deployment_job_within_ten_seconds_and_a_worker_continue
 ) -> None:
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
-    worker = WorkerProcess.start(sluice, prefect_api, pool, "one", {})
+    worker = WorkerProcess.start(sluice, prefect_api, pool, "one")
     try:
         worker.ready()
         with PrefectApi(address_of(prefect_api)) as prefect:
