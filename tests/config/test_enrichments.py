@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from config import ConfigError, EnrichmentRule, enrichment_rules
-from config.enrichments import KEY, load_enrichment_file
-from config.services import AttributeToAdd, CreateGroup
+from config.services import AttributeToAdd, CreateGroup, CrtdlPreprocessingConfig
 from tests.config.conftest import MINIMAL, Errors, Load, Loader
 
 PROFILE = "https://profiles.example/StructureDefinition/Patient"
@@ -56,6 +55,10 @@ def write(directory: Path, content: Any) -> Path:
     return path
 
 
+def rules_of(path: Path) -> tuple[EnrichmentRule, ...]:
+    return enrichment_rules(CrtdlPreprocessingConfig(enabled=True, enrichments_path=path))
+
+
 def with_file(path: Path, steps: str = "http_import, flattening") -> str:
     return (
         f"pipeline: {{enabled_steps: [{steps}]}}\n"
@@ -67,8 +70,8 @@ def with_file(path: Path, steps: str = "http_import, flattening") -> str:
 
 def references(path: Path) -> set[str]:
     with pytest.raises(ConfigError) as caught:
-        load_enrichment_file(path)
-    assert {f.key for f in caught.value.findings} == {KEY}
+        rules_of(path)
+    assert {f.key for f in caught.value.findings} == {"services.crtdl_preprocessing.enrichments_path"}
     assert "hunter2" not in str(caught.value)
     return {f.reference for f in caught.value.findings}
 
@@ -107,15 +110,15 @@ def test_both_forms_together_are_an_error_even_when_switched_off(errors: Errors)
 
 
 def test_the_file_has_camel_case_names(tmp_path: Path) -> None:
-    assert load_enrichment_file(write(tmp_path, [FILE_RULE])) == (RULE,)
+    assert rules_of(write(tmp_path, [FILE_RULE])) == (RULE,)
 
 
 @pytest.mark.parametrize("reference", [PROFILE, PROFILE + "|1.0", PROFILE + "/"])
 def test_the_short_form_names_the_group_after_its_profile(tmp_path: Path, reference: str) -> None:
     short = {"groupReference": reference, "addGroupIfNotExists": True, "attributesToAdd": []}
-    (rule,) = load_enrichment_file(write(tmp_path, [short]))
+    (rule,) = rules_of(write(tmp_path, [short]))
     assert rule.create_if_not_exists == CreateGroup(group_name="Patient")
-    (rule,) = load_enrichment_file(write(tmp_path, [short | {"addGroupIfNotExists": False}]))
+    (rule,) = rules_of(write(tmp_path, [short | {"addGroupIfNotExists": False}]))
     assert rule.create_if_not_exists is None
 
 
@@ -146,7 +149,7 @@ def test_a_missing_file_and_a_directory_are_rejected(tmp_path: Path) -> None:
 def test_every_bad_rule_of_a_file_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path, [{}, FILE_RULE, FILE_RULE | {"x": 1}])
     with pytest.raises(ConfigError) as caught:
-        load_enrichment_file(path)
+        rules_of(path)
     assert [f.message[:6] for f in caught.value.findings] == ["rule 1", "rule 3"]
 
 
@@ -179,7 +182,7 @@ def test_a_group_and_an_attribute_without_a_name_are_findings_with_their_place(e
     }
     rules = [{"groupReference": ""}, {"groupReference": "x", "attributesToAdd": [{"attributeRef": ""}]}]
     with pytest.raises(ConfigError) as caught:
-        load_enrichment_file(write(tmp_path, rules))
+        rules_of(write(tmp_path, rules))
     assert [(finding.reference, finding.message) for finding in caught.value.findings] == [
         ("enrichment-out-of-range", "rule 1 (groupReference): groupReference must not be empty"),
         ("enrichment-out-of-range", "rule 2 (attributesToAdd[0].attributeRef): attributeRef must not be empty"),

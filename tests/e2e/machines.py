@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.prefect.api import PrefectApi
-from tests.conftest import Commands, address_of, wait_until
+from tests.conftest import Commands, ask_prefect, wait_until
 from tests.e2e.test_prefect_yaml import PrefectCommand
 
 
@@ -71,9 +70,10 @@ def working(sluice: Commands, api: str, pool: str, name: str) -> Iterator[Worker
         worker.stop()
 
 
-def start_run(prefect: PrefectApi, deployed: str, parameters: dict[str, Any]) -> str:
+def start_run(api: str, deployed: str, parameters: dict[str, Any]) -> str:
     """Start a run of a deployment; return the job id."""
-    return prefect.created(f"/deployments/{deployed}/create_flow_run", {"parameters": parameters})
+    run = ask_prefect("POST", f"{api}/deployments/{deployed}/create_flow_run", {"parameters": parameters})
+    return str(run["id"])
 
 
 def deployment(api: str, pool: str, working_dir: Path) -> str:
@@ -86,13 +86,12 @@ def deployment(api: str, pool: str, working_dir: Path) -> str:
         },
         "variables": {"type": "object", "properties": {"command": {}, "env": {"default": {}}, "working_dir": {}}},
     }  # fmt: skip
-    with PrefectApi(address_of(api)) as prefect:
-        prefect.request("POST", "/work_pools/", {"name": pool, "type": "process", "base_job_template": template})
-        flow = prefect.request("POST", "/flows/", {"name": "pipeline"})
-        body = {
-            "name": pool, "flow_id": flow["id"], "work_pool_name": pool, "tags": ["sluice"], "pull_steps": [],
-            "entrypoint": "flows.pipeline.pipeline", "job_variables": {
-                "working_dir": str(working_dir), "env": {"PREFECT_LOGGING_EXTRA_LOGGERS": "sluice"},
-            },
-        }  # fmt: skip
-        return str(prefect.request("POST", "/deployments/", body)["id"])
+    ask_prefect("POST", f"{api}/work_pools/", {"name": pool, "type": "process", "base_job_template": template})
+    flow = ask_prefect("POST", f"{api}/flows/", {"name": "pipeline"})
+    body = {
+        "name": pool, "flow_id": flow["id"], "work_pool_name": pool, "tags": ["sluice"], "pull_steps": [],
+        "entrypoint": "flows.pipeline.pipeline", "job_variables": {
+            "working_dir": str(working_dir), "env": {"PREFECT_LOGGING_EXTRA_LOGGERS": "sluice"},
+        },
+    }  # fmt: skip
+    return str(ask_prefect("POST", f"{api}/deployments/", body)["id"])

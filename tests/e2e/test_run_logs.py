@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.prefect.api import PrefectApi
-from tests.conftest import Commands, address_of, ask_prefect, own_name, wait_until
+from tests.conftest import Commands, ask_prefect, own_name, wait_until
 from tests.e2e.machines import WorkerProcess, deployment, start_run
 from tests.peers.project import Fhir
 
@@ -26,8 +25,7 @@ def a_worker(sluice: Commands, api: str) -> Iterator[Start]:
     worker = WorkerProcess.start(sluice, api, pool, "one")
     try:
         worker.ready()
-        with PrefectApi(address_of(api)) as prefect:
-            yield lambda parameters: start_run(prefect, deployed, parameters)
+        yield lambda parameters: start_run(api, deployed, parameters)
     finally:
         worker.stop()
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.prefect.api import PrefectApi
-from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
+from tests.conftest import Commands, ask_prefect, own_name, started, wait_until
 from tests.e2e.machines import WorkerProcess, deployment, start_run, working
 from tests.peers.project import Fhir, allowed, many_transactions
 
@@ -42,8 +41,7 @@ def test_suspend_stops_a_deployment_job_within_ten_seconds_and_a_worker_continue
     worker = WorkerProcess.start(sluice, prefect_api, pool, "one")
     try:
         worker.ready()
-        with PrefectApi(address_of(prefect_api)) as prefect:
-            job = start_run(prefect, deployed, {"config": str(slow / "config.yaml")})
+        job = start_run(prefect_api, deployed, {"config": str(slow / "config.yaml")})
         wait_until(lambda: len(fhir.posts()) > 2, 120)
         pressed = suspended(prefect_api, job, "Suspended", reschedule=True)
         log = slow / "jobs" / job / "job.log"
@@ -69,8 +67,8 @@ def test_a_run_resumed_before_it_stopped_continues_and_its_worker_stays_alive(
 ) -> None:
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
-    with working(sluice, prefect_api, pool, "one") as worker, PrefectApi(address_of(prefect_api)) as prefect:
-        jobs = [start_run(prefect, deployed, {"config": str(slow / "config.yaml")}) for _ in range(2)]
+    with working(sluice, prefect_api, pool, "one") as worker:
+        jobs = [start_run(prefect_api, deployed, {"config": str(slow / "config.yaml")}) for _ in range(2)]
         logs = [slow / "jobs" / job / "job.log" for job in jobs]
         wait_until(lambda: all(log.exists() and "step 2 send begins" in log.read_text() for log in logs), 180)
         suspended(prefect_api, jobs[0], "Suspended", reschedule=True)
@@ -88,12 +86,13 @@ def test_a_cancel_reaches_the_run_of_a_worker_within_fifteen_seconds(
 ) -> None:
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
-    with working(sluice, prefect_api, pool, "one"), PrefectApi(address_of(prefect_api)) as prefect:
-        job = start_run(prefect, deployed, {"config": str(slow / "config.yaml")})
+    with working(sluice, prefect_api, pool, "one"):
+        job = start_run(prefect_api, deployed, {"config": str(slow / "config.yaml")})
         wait_until(lambda: len(fhir.posts()) > 2, 120)
         state = {"type": "CANCELLING", "name": "Cancelling"}
         ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", {"state": state})
-        wait_until(lambda: (prefect.read_run(job) or {})["state_type"] == "CANCELLED", allowed(15))
+        run = f"{prefect_api}/flow_runs/{job}"
+        wait_until(lambda: ask_prefect("GET", run)["state_type"] == "CANCELLED", allowed(15))
     assert sluice.status(job)["state"] == "cancelled"
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from config import LoadedConfig
 from flows.job.find import Session
-from flows.job.waiting import Shown
 from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi
 from flows.prefect.artifacts import JOB
@@ -79,12 +78,12 @@ def page_of(url: str, job: str) -> str:
     return str(found["data"])
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Mapping[str, Shown]) -> None:
+def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Mapping[str, object]) -> None:
     """Let the command of a module find a job in the record, with the release reports ``shown`` at its steps."""
 
     @contextmanager
     def opened(loaded: LoadedConfig, _: str | None = None) -> Iterator[Session]:
-        labels = {f"job.shown.{at}": one.model_dump_json() for at, one in shown.items()}
+        labels = {f"job.shown.{at}": json.dumps(one) for at, one in shown.items()}
         labels |= {"job.directory": str(job), "job.steps": "local_import,pseudonymizer,wait,send,wait"}
         labels["job.step.1"] = '{"position": 1, "name": "local_import", "state": "completed", "output": "import"}'
         with prefect_in_memory() as known:

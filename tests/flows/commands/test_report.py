@@ -11,16 +11,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from flows.job.waiting import Shown
 from flows.run import run
-from tasks.release_report import files
 from tests.conftest import ROOT
 from tests.peers.prefect import recorded
+from tests.peers.report import document_of, page_of
 from tests.tasks.release_report.reporting import patient, summary, write
 
 STEPS = "pipeline: {enabled_steps: [local_import]}\nservices: {local_import: {dir: data}}\n"
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
-MADE = {"3": Shown(page="report/release-report.html")}
+MADE = {"3": {"page": "report/release-report.html"}}
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def test_the_page_is_named_then_the_verdict_and_the_code_is_0(
 ) -> None:
     assert run(["job", "report", config, JOB]) == 0
     path, verdict, *rest = capsys.readouterr().out.splitlines()
-    assert path == str(files.page_of(job))
+    assert path == str(page_of(job))
     assert verdict == "Do not release: 1 reason to stop"
     assert any("Patient.name.family" in line for line in rest)
 
@@ -61,7 +60,7 @@ def test_a_stop_is_code_5_only_with_check(config: str, job: Path) -> None:
 def test_a_report_that_could_not_be_made_is_said_with_why(
     config: str, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded(monkeypatch, "flows.job.find", job, MADE | {"end": Shown(failed="no space left (report/)")})
+    recorded(monkeypatch, "flows.job.find", job, MADE | {"end": {"failed": "no space left (report/)"}})
     assert run(["job", "report", config, JOB, "--check"]) == 2
     assert "error[no-report]: this job has no release report\n  no space left (report/)" in capsys.readouterr().err
 
@@ -88,7 +87,7 @@ def test_open_opens_the_page(
     assert capsys.readouterr().err == ""
     assert run(["job", "report", config, JOB, "--open", "--json"]) == 0
     assert "no browser" in capsys.readouterr().err
-    assert opened == [files.page_of(job).as_uri()] * 2
+    assert opened == [page_of(job).as_uri()] * 2
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_a_job_that_is_none_is_said(
 def test_a_job_without_a_report_and_one_with_a_damaged_one_are_said(
     config: str, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = files.document_of(job)
+    path = document_of(job)
     path.write_text("{}")
     assert run(["job", "report", config, JOB]) == 1
     assert "error[report-damaged]" in capsys.readouterr().err

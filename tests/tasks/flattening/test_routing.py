@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tasks.flattening.routing import read_grouping
 from tasks.shared.errors import DataError
 from tests.peers.data import PROFILE, as_line, bundle, grouped_person, of_patient, provenance, resource
 from tests.peers.server import ScriptedServer
@@ -76,18 +75,15 @@ def test_references_may_be_absolute_or_of_a_version(place: FlatteningPlace, serv
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"", b"[]", b'{"entity":3}', b'{"entity":[{"what":3}]}', b'{"entity":[{"what":{"identifier":[]}}]}',
-     b'{"target":[{"reference":"A/b"}]}', b'{"entity":[{"what":{"identifier":{"system":3,"value":"x"}}}]}',
-     b'{"entity":[{"what":{"identifier":{"system":"x/other","value":"x"}}}]}'],
+    "entity",
+    [None, 3, [{"what": 3}], [{"what": {"identifier": []}}], [{"what": {"identifier": {"system": 3, "value": "x"}}}],
+     [{"what": {"identifier": {"system": "x/other", "value": "x"}}}]],
 )  # fmt: skip
-def test_a_provenance_about_something_else_says_nothing_of_groups(text: bytes) -> None:
-    assert read_grouping(text) is None
-
-
-def test_a_provenance_about_something_else_is_a_resource_like_others(tmp_path: Path, service: ScriptedServer) -> None:
+def test_a_provenance_about_something_else_is_a_resource_like_others(
+    tmp_path: Path, service: ScriptedServer, entity: object
+) -> None:
     place = FlatteningPlace(tmp_path, (PATIENTS, GroupSpec("g-prov", "Provenance", columns(x="x"), "Herkunft")))
-    other = resource("Provenance", "x", target=[{"reference": "Patient/p"}])
+    other = resource("Provenance", "x", target=[{"reference": "Patient/p"}], **({"entity": entity} if entity else {}))
     one = resource("Patient", "p")
     place.write("a.ndjson", bundle(one, other, provenance("g-pat", one), provenance("g-prov", other)))
     report = place.run(service.url)
