@@ -258,75 +258,57 @@ class TestMustHave:
 
 
 class TestReferences:
-    ENCOUNTERS = group("enc", "Encounter", attribute("Encounter.status", must=True), includeReferenceOnly=True)
+    FALL = "https://example.org/Fall"
+    HERE = resource("Encounter", "e", "p1", FALL, status="finished", type=[concept("s", "1")])
+    NOT_FOUND = ("REFERENCE_NOT_FOUND", "cond", "Condition.encounter", "Encounter/e")
+    ELSEWHERE = ("RESOURCE_OUTSIDE_BATCH", "cond", "Condition.encounter", "Encounter/e")
 
-    def linked(self, *, must: bool) -> dict[str, Any]:
-        conditions = group("cond", "Condition", attribute("Condition.encounter", "enc", must=must))
-        return crtdl(conditions, self.ENCOUNTERS)
+    def query(self, *, must: bool) -> dict[str, Any]:
+        cases = group(
+            "enc", self.FALL, attribute("Encounter.status"), includeReferenceOnly=True,
+            filter=[{"type": "token", "name": "type", "codes": [code("s", "1")]}],
+        )  # fmt: skip
+        return crtdl(group("cond", "Condition", attribute("Condition.encounter", "enc", must=must)), cases)
 
     @staticmethod
     def condition(key: str, target: str) -> dict[str, Any]:
         return resource("Condition", key, "p1", encounter={"reference": target})
 
     def test_a_reference_only_group_is_filled_through_references_only(self, extract: Any) -> None:
-        result = extract(
-            self.linked(must=False),
-            self.condition("c", "Encounter/linked"),
-            resource("Encounter", "linked", "p1", status="finished"),
-            resource("Encounter", "alone", "p1", status="finished"),
-        )
-        assert set(result.resources) == {"Patient/p1", "Condition/c", "Encounter/linked"}
-        assert result.resources["Condition/c"]["encounter"] == {"reference": "Encounter/linked"}
-
-    def test_what_is_not_there_is_reported_and_masked(self, extract: Any) -> None:
-        result = extract(self.linked(must=False), self.condition("c", "Encounter/nowhere"))
-        assert result.resources["Condition/c"]["encounter"] == GONE
-        assert result.excluded() == {("REFERENCE_NOT_FOUND", "cond", "Condition.encounter", "Encounter/nowhere")}
-        assert result.summary["Resource-Exclusions"]["cond"]["Reference-Not-Found"] == 1
-
-    def test_what_belongs_to_another_patient_is_reported_and_masked(self, extract: Any) -> None:
-        result = extract(
-            self.linked(must=False),
-            self.condition("c", "Encounter/e2"),
-            patient("p2", gender="male"),
-            resource("Encounter", "e2", "p2", status="finished"),
-        )
-        assert result.resources["Condition/c"]["encounter"] == GONE
-        assert result.excluded() == {("RESOURCE_OUTSIDE_BATCH", "cond", "Condition.encounter", "Encounter/e2")}
+        alone = self.HERE | {"id": "alone"}
+        result = extract(self.query(must=False), self.condition("c", "Encounter/e"), self.HERE, alone)
+        assert set(result.resources) == {"Patient/p1", "Condition/c", "Encounter/e"}
+        assert result.resources["Condition/c"]["encounter"] == {"reference": "Encounter/e"}
 
     @pytest.mark.parametrize(
-        "target",
+        ("target", "row"),
         [
-            resource("Encounter", "e", "p1", "https://example.org/Other", status="finished"),
-            resource("Encounter", "e", "p1", "https://example.org/Fall", status="finished", type=[concept("s", "2")]),
+            (None, NOT_FOUND),
+            (resource("Encounter", "e", "p2", FALL, status="finished", type=[concept("s", "1")]), ELSEWHERE),
+            # There, and unfit for the linked group: another profile, another code
+            (HERE | {"meta": {"profile": ["https://example.org/Other"]}}, NOT_FOUND),
+            (HERE | {"type": [concept("s", "2")]}, NOT_FOUND),
         ],
-        ids=["profile", "filter"],
     )
-    def test_what_is_there_and_does_not_fit_the_linked_group_is_reported_as_not_found(
-        self, extract: Any, target: dict[str, Any]
+    def test_a_reference_that_leads_to_nothing_is_reported_and_masked(
+        self, extract: Any, target: dict[str, Any] | None, row: tuple[str, ...]
     ) -> None:
-        cases = group(
-            "enc", "https://example.org/Fall", attribute("Encounter.status"), includeReferenceOnly=True,
-            filter=[{"type": "token", "name": "type", "codes": [code("s", "1")]}],
-        )  # fmt: skip
-        linked = group("cond", "Condition", attribute("Condition.encounter", "enc"))
-        result = extract(crtdl(linked, cases), self.condition("c", "Encounter/e"), target)
-        assert result.excluded() == {("REFERENCE_NOT_FOUND", "cond", "Condition.encounter", "Encounter/e")}
+        there = [self.condition("c", "Encounter/e"), patient("p2", gender="male"), *([target] if target else [])]
+        result = extract(self.query(must=False), *there)
         assert result.resources["Condition/c"]["encounter"] == GONE
+        assert result.excluded() == {row}
+        counted = result.summary["Resource-Exclusions"]["cond"]
+        assert counted[row[0].title().replace("_", "-")] == 1
 
     def test_a_must_have_reference_that_leads_to_nothing_takes_its_resource_with_it(self, extract: Any) -> None:
-        result = extract(
-            self.linked(must=True),
-            self.condition("good", "Encounter/e"),
-            self.condition("bad", "Encounter/nowhere"),
-            resource("Encounter", "e", "p1", status="finished"),
-        )
+        good, bad = self.condition("good", "Encounter/e"), self.condition("bad", "Encounter/nowhere")
+        result = extract(self.query(must=True), good, bad, self.HERE)
         assert set(result.resources) == {"Patient/p1", "Condition/good", "Encounter/e"}
         assert ("CASCADING_DELETE", "cond", "Condition.encounter", "Condition/bad") in result.excluded()
         assert result.summary["Resource-Exclusions"]["cond"]["Cascading-Delete"] == 1
 
     def test_a_patient_who_loses_the_last_such_resource_is_dropped(self, extract: Any) -> None:
-        result = extract(self.linked(must=True), self.condition("bad", "Encounter/nowhere"))
+        result = extract(self.query(must=True), self.condition("bad", "Encounter/nowhere"))
         assert result.manifest["output"] == []
         assert result.left_out() == {("CASCADING_DELETE", "p1")}
         assert result.summary["Patient-Exclusions"]["CASCADING_DELETE"] == 1
