@@ -15,7 +15,7 @@ import click
 
 from flows.commands import complete
 from flows.commands.options import config_argument, set_option
-from flows.output import print_findings, print_line
+from flows.output import patience, print_findings, print_line
 from flows.shell import about
 from tasks.extractor.query import read_query
 from tasks.extractor.task import ExtractionTask, Priority
@@ -172,7 +172,7 @@ def _opened(config: str, overrides: Sequence[str]) -> Iterator[ExtractionServer]
 
     loaded = load(config, overrides)
     print_findings(loaded.warnings)
-    with extraction_server(loaded.config) as server:
+    with patience("asking the extraction server"), extraction_server(loaded.config) as server:
         yield server
 
 

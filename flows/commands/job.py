@@ -9,7 +9,7 @@ import click
 
 from flows.commands.options import Age, config_argument, job_argument, json_option, set_option, yes_option
 from flows.job.state import JobState
-from flows.output import on_terminal, print_json, print_line, write
+from flows.output import on_terminal, patience, print_json, print_line, write
 
 if TYPE_CHECKING:
     from flows.job.record import JobRecord
@@ -168,7 +168,8 @@ def delete(config: str, job: str, yes: bool, overrides: tuple[str, ...]) -> int:
         job_id = session.find(job)
         session.job(job_id)
         if confirmed(f"Delete job {job_id} with its files?", yes=yes):
-            remove(session, job_id)
+            with patience(f"deleting job {job_id}"):
+                remove(session, job_id)
             print_line(f"job {job_id} is deleted")
     return 0
 
@@ -201,7 +202,8 @@ def prune(config: str, older_than: timedelta, yes: bool, overrides: tuple[str, .
         elif confirmed(f"Delete these {len(old)} jobs with their files?", yes=yes):
             for record in old:
                 try:
-                    remove(session, record.id)
+                    with patience(f"deleting job {record.id}"):
+                        remove(session, record.id)
                 except JobBusyError:
                     continue  # it goes on meanwhile
                 except StorageError as error:

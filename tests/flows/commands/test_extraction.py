@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,15 @@ class TestExtractionPreview:
         assert capsys.readouterr().out == "3 patients\n"
         assert server.seen[-1].body == Path("query.json").read_bytes()
         assert server.seen[-1].headers["content-type"] == "application/json"
+
+    @pytest.mark.slow
+    def test_while_the_server_takes_long_it_says_what_it_does(
+        self, server: PatientExtraction, capsys, monkeypatch
+    ) -> None:
+        late = "tasks.extractor.server.ExtractionServer.evaluate_cohort"
+        monkeypatch.setattr(late, lambda *_: time.sleep(0.7) or ["p"])
+        assert run(["extraction", "preview", "config.yaml", "query.json"]) == 0
+        assert capsys.readouterr().err == "asking the extraction server\n"
 
     def test_ids_are_written_as_patients_reads_them_for_this_user_only(self, server: PatientExtraction, capsys) -> None:
         assert run(["extraction", "preview", "config.yaml", "query.json", "--ids", "ids.txt"]) == 0
