@@ -6,6 +6,7 @@ The cohort preview and the Task API of the extraction server, independent of our
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,6 @@ from flows.shell import about
 from tasks.extractor.query import read_query
 from tasks.extractor.task import ExtractionTask, Priority
 from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
-from tasks.shared.files.named_file import check_target
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.units import human_count, human_seconds
 
@@ -84,14 +84,17 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
 
     The server evaluates the cohort, creates no job and stores nothing.
     """
-    if target is not None:
-        check_target("--ids", Path(target))
+    path = Path(target or "ids")
+    replaceable = path.is_file() and not path.is_symlink()
+    if target and not replaceable and (os.path.lexists(path) or not path.parent.is_dir()):
+        hint = "name a new file, or one that is to be replaced"
+        raise InputError("file-unwritable", "the ids cannot be written there", context=f"--ids: {path}", hint=hint)
     query = read_query(Path(crtdl))
     with _opened(config, overrides) as server:
         ids = server.evaluate_cohort(query)
     print_line(human_count(len(ids), "patient"))
     if target is not None:
-        write_whole(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
+        write_whole(path, "".join(f"{patient}\n" for patient in ids).encode())
         print_line(f"ids: {target}")
 
 

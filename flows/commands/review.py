@@ -14,12 +14,11 @@ from flows.gate.answers import answer_left
 from flows.job.find import step_to_repeat
 from flows.job.record import JobRecord, now
 from flows.job.state import JobState
-from flows.job.waiting import Answer, Waiting
+from flows.job.waiting import LONGEST_TEXT, Answer, Waiting
 from flows.output import on_terminal, print_line
 from flows.prefect.api import PrefectApi
 from flows.reports.waiting import terminal_text
 from tasks.shared.errors import InputError, TerminalError
-from tasks.shared.report import LONGEST_TEXT
 
 REFUSED = 5
 """The exit code of a decision that the flow did not accept."""

@@ -57,7 +57,7 @@ def check_before_sending(job: RunningJob, position: int, sources: Sources) -> No
     source = sources.read_by(declared(job.step_names[position - 1]))
     if not job.config.report.enabled or source is None or source.approved or job.steps[position].state == "completed":
         return
-    shown = _shown(job, _facts(job, position, source), _manifest(job, source))
+    shown = _shown(job, _facts(job, position, source), take_inventory(job.directory.path, [source.path], stop=job.stop))
     job.writer.write({at("shown", position): shown, "progress": None})
     job.presenter.reported(job.directory.path, shown)
     lines = lines_of(job.directory.path) if shown.stops else []
@@ -79,7 +79,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
         job.writer.write({at("shown", AT_THE_END): Shown()})
         return
     try:
-        there = _manifest(job, source)
+        there = take_inventory(job.directory.path, [source.path], stop=job.stop)
         given = [_decided(one) for _, one in sorted(job.record().decisions.items()) if one.files == there.digest]
         sent = any(declared(name).delivers for name in job.step_names)
         facts = _facts(job, None, source, decisions=given, asks=bool(given), sent=sent)
@@ -127,13 +127,6 @@ def _shown(job: RunningJob, facts: JobFacts, there: Inventory) -> Shown:
     with best_effort("the release report in the Prefect UI"):
         job.short.publish(f"{REPORT}: could not be made", f"{literal(_line(error))}\n")
     return seen.model_copy(update={"failed": _line(error)})
-
-
-def _manifest(job: RunningJob, source: Source) -> Inventory:
-    """Return the files of a directory, with the recorded hashes of unchanged ones."""
-    before = source.recorded.load() if source.recorded is not None else None
-    known = before.hash_of if before is not None else None
-    return take_inventory(job.directory.path, [source.path], stop=job.stop, known=known)
 
 
 def _refusal(job: RunningJob, source: Source, shown: Shown, lines: list[str]) -> GateError:

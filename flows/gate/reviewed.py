@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config import PipelineConfig, SendMode
+from flows.output import patience
 from tasks.shared.corrections import corrected_files, wait_directory
 from tasks.shared.errors import DataError
 from tasks.shared.file_work import records_of
 from tasks.shared.files.data_directory import finished_files
-from tasks.shared.files.inventory import Inventory, Recorded, differences, load, take_inventory
+from tasks.shared.files.inventory import Inventory, Recorded, differences, take_inventory
 from tasks.shared.step import Source
 from tasks.shared.stop import Stop
 
@@ -40,16 +41,15 @@ class Covered:
         """The file with the manifest that was shown, so that differences can be listed."""
         return records_of(self.job_dir, self.position) / "shown.ndjson"
 
-    def manifest(self, digest: str, stop: Stop) -> Inventory:
-        """Return the files that are there now. A file unchanged since the manifest with ``digest`` is not read.
+    def manifest(self, stop: Stop) -> Inventory:
+        """Return the files that are there now.
 
         Raises:
             StorageError: something cannot be read.
             Stopped: the job is asked to stop.
         """
-        wrote = self.source.recorded
-        known = load(self.kept, digest) or (wrote.load() if wrote is not None else None)
-        return take_inventory(self.job_dir, [self.place()], stop=stop, known=known.hash_of if known else None)
+        with patience("hashing the files to compare them with those that were shown"):
+            return take_inventory(self.job_dir, [self.place()], stop=stop)
 
     def obstacle(self, files: Inventory) -> str | None:
         """Return why these files cannot be approved: unusable corrections, or a step's output edited in place."""

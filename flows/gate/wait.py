@@ -11,6 +11,7 @@ from flows.gate.answers import answer_left
 from flows.gate.decision import NOBODY_DECIDED, decided, difference, judge
 from flows.gate.reviewed import Covered, destination
 from flows.job.ends import end
+from flows.job.problem import Problem
 from flows.job.record import at, continue_command, now
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
@@ -22,7 +23,7 @@ from flows.reports.waiting import form_text
 from tasks.shared.corrections import make_directory
 from tasks.shared.files.inventory import Inventory, differences, load
 from tasks.shared.log import logger
-from tasks.shared.report import Problem, StepReport
+from tasks.shared.report import StepReport
 from tasks.shared.step import Source
 
 
@@ -49,7 +50,7 @@ class Waits:
     def _judge(self, covered: Covered) -> None:
         job, record, position = self._job, self._job.record(), covered.position
         decision, shown = record.decisions.get(position), record.shown.get(position)
-        files, current = self._as_now(covered, decision or shown)
+        files, current = self._as_now(covered)
         if decision is not None and decision.approved:
             self._hold(covered, decision, files, current)
             return
@@ -73,7 +74,7 @@ class Waits:
             return
         covered = self._covered[source.approved.position]
         decision = self._job.record().decisions[covered.position]
-        self._hold(covered, decision, *self._as_now(covered, decision))
+        self._hold(covered, decision, *self._as_now(covered))
 
     def passed(self, position: int, report: StepReport) -> None:
         """Mark the data behind a wait as approved: the corrected files, or those that were there."""
@@ -82,12 +83,9 @@ class Waits:
         approved = covered.approved(job.record().decisions[position].files)
         self._sources.passed(covered.source, replace(source, approved=approved))
 
-    def _as_now(self, covered: Covered, before: Reviewed | None) -> tuple[Inventory, Reviewed]:
-        """Return the manifest of the files as they are now, and what an approval given now would be bound to.
-
-        Files that did not change since ``before`` are not read again.
-        """
-        files = covered.manifest(before.files if before is not None else "", self._job.stop)
+    def _as_now(self, covered: Covered) -> tuple[Inventory, Reviewed]:
+        """Return the manifest of the files as they are now, and what an approval given now would be bound to."""
+        files = covered.manifest(self._job.stop)
         return files, Reviewed(files=files.digest, destination=destination(self._job.config))
 
     def _hold(self, covered: Covered, decision: Decision, files: Inventory, current: Reviewed) -> None:

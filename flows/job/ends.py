@@ -16,6 +16,7 @@ from prefect.exceptions import Pause, TerminationSignal
 
 from config import ConfigError
 from flows.job.inputs import JobInputs, config_error
+from flows.job.problem import Problem
 from flows.job.record import JobRecord, RecordWriter, Value, at, continue_hint
 from flows.job.running import RunningJob
 from flows.job.state import JobState
@@ -27,7 +28,6 @@ from flows.reports.terminal import Presenter
 from flows.signals import exit_code_of
 from tasks.shared.errors import SluiceError, Stopped, internal_error
 from tasks.shared.log import logger
-from tasks.shared.report import Problem
 
 LAST_WORDS: Final = 2.0
 """Seconds to record a stop when the process ends without waiting for its threads."""

@@ -23,6 +23,7 @@ from config import ConfigError
 from config.steps import IN_PARTS
 from flows.job.inputs import JobInputs, config_error
 from flows.job.lock import new_order, part_lock
+from flows.job.problem import Problem
 from flows.prefect.runs import translated
 from tasks import declared
 from tasks.shared.blanked import SECRETS
@@ -30,7 +31,6 @@ from tasks.shared.errors import NetworkError, SluiceError, Stopped, internal_err
 from tasks.shared.file_work import read_records, records_of
 from tasks.shared.files.data_directory import base_name, data_files
 from tasks.shared.meter import Meter
-from tasks.shared.report import Problem
 from tasks.shared.step import Divide, Part, Source, StepContext
 
 LOOK_EVERY: Final = 0.25

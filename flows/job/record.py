@@ -16,12 +16,13 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from flows.job.lock import is_held
+from flows.job.problem import Problem
 from flows.job.state import JobState, job_state
 from flows.job.waiting import Answer, Decision, Shown, Waiting
 from flows.prefect.api import Json, Label, PrefectApi
 from flows.shell import command
 from tasks.shared.errors import InputError
-from tasks.shared.report import Problem, StepReport, StoredModel
+from tasks.shared.report import StepReport, StoredModel
 from tasks.shared.step import Handle, HandleStore
 
 AT_THE_END: Final = "end"

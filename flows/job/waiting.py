@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from tasks.shared.report import StoredModel
+
+LONGEST_TEXT: Final = 2_000
+"""Characters of a name or a comment."""
 
 
 class Answer(StoredModel):

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flows.job.waiting import LONGEST_TEXT
 from flows.prefect.api import PrefectApi
-from tasks.shared.report import LONGEST_TEXT
 
 
 class FormAnswer(BaseModel):

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from flows.job.problem import Problem
 from flows.job.record import JobRecord, continue_hint
 from flows.job.state import JobState
 from flows.job.waiting import Waiting
 from flows.output import one_line
 from flows.prefect.api import Json
 from flows.reports.waiting import short_text
-from tasks.shared.report import Problem
 from tasks.shared.units import human_seconds
 
 STEP_KEYS = (

@@ -9,13 +9,15 @@ from tasks.local_import.scan import SourceFile, scan_source
 from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.file_work import FileWork, stat_identity
 from tasks.shared.files.data_directory import as_shown
+from tasks.shared.files.intake import Intake
+from tasks.shared.files.ndjson import MIB
 from tasks.shared.import_directory import (
+    IMPORT,
     export_log_left_out,
     finish_import,
     import_report,
     import_work,
     imported,
-    intake_of,
 )
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -59,7 +61,8 @@ def run(context: StepContext) -> StepReport:
 
 def _import(context: StepContext, work: FileWork, file: SourceFile, identity: str, stop: Stop) -> None:
     begun = time.monotonic()
-    with intake_of(context, file.base, file.name) as intake:
+    directory, most = context.job_dir / IMPORT, context.config.limits.max_line_mb * MIB
+    with Intake(directory, file.base, context.config.compression, name=file.name, most=most) as intake:
         intake.run(_pieces(context, file, stop))
         # Somebody who still writes it would leave us a file that never existed like this.
         if stat_identity(file.path) != identity:

@@ -11,7 +11,7 @@ from tasks.pseudonymizer.run import STATE, run
 from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.files.named_file import file_findings
 from tasks.shared.report import StepReport
-from tasks.shared.step import CheckContext, GivenInputs, Step, StepContext, same_as_input
+from tasks.shared.step import CheckContext, GivenInputs, Step, StepContext
 
 
 def rules_unused(_given: GivenInputs) -> InputError:
@@ -62,6 +62,6 @@ STEP = Step(
     services=lambda config: [service(config)],
     checks=checks,
     warnings=warnings,
-    space=same_as_input,
+    space=lambda _context, read: read,  # as much as it reads
     gate=gate,
 )

@@ -19,7 +19,7 @@ from tasks.shared.errors import DataError, SluiceError
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.data_directory import CORE, base_name, finished_files, stored_bytes
 from tasks.shared.files.inventory import differences, take_inventory
-from tasks.shared.http.answer import Answer, place
+from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import Call
 from tasks.shared.service import PATIENCE, Found, ProbeRequest, ProbeWarning, Service, SyntheticProbe
 from tasks.shared.step import CheckContext, StepContext
@@ -52,11 +52,9 @@ class StoreProbe:
 def service(config: PipelineConfig) -> Service:
     """``services.send``, as its mode says: a FHIR server or a bucket."""
     send = config.services.send
-    if send.send_as is not SendMode.S3_UPLOAD:
-        return Service("send", send.url, send.auth, PROBE, f"{place(send.url or '')} ({send.send_as})")
-    store = place(send.s3.endpoint) if send.s3.endpoint else f"the public service in {send.s3.region}"
-    words = f"bucket {send.s3.bucket} at {store} (s3_upload)"
-    return Service("send", send.s3.endpoint, send.auth, StoreProbe(), words)
+    if send.send_as is SendMode.S3_UPLOAD:
+        return Service("send", send.s3.endpoint, send.auth, StoreProbe())
+    return Service("send", send.url, send.auth, PROBE)
 
 
 def fhir_url(config: PipelineConfig) -> str:

@@ -143,8 +143,11 @@ class FileWork:
         if final.is_file():
             return final.stat().st_size == done.size
         part = part_of(final)
-        if not part.is_file() or part.stat().st_size != done.size or sha256_of(part) != done.sha256:
+        if not part.is_file() or part.stat().st_size != done.size:
             return False
+        with part.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != done.sha256:
+                return False
         publish(final)
         return True
 
@@ -178,12 +181,6 @@ def read_records(directory: Path, known: Collection[str] = ()) -> list[Done]:
         except msgspec.DecodeError:
             path.unlink()
     return found
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 (hex) of a file as it is stored."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def identities(files: Iterable[Path], records: Path | None) -> dict[str, str]:

@@ -98,12 +98,6 @@ def download_all(
     return work.done()
 
 
-def intake_of(context: StepContext, base: str, name: str) -> Intake:
-    """Return the intake of one file; ``name`` is the one that errors name."""
-    most = context.config.limits.max_line_mb * MIB
-    return Intake(context.job_dir / IMPORT, base, context.config.compression, name=name, most=most)
-
-
 def finish_import(work: FileWork, base: str, identity: str, intake: Intake, begun: float) -> Done:
     """Record an imported file and give it its name; ``begun`` is the time of ``time.monotonic`` it was begun at."""
     check = intake.check

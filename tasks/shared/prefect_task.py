@@ -98,14 +98,10 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
     """
     if done.output is None:
         return None
-    known = {f"{done.output}/{one.output}": one for one in read_records(records_of(context.job_dir, context.position))}
-
-    def recorded_hash(name: str, *_: object) -> str | None:
-        record = known.get(name)
-        return record.sha256 if record is not None else None
-
+    records = read_records(records_of(context.job_dir, context.position))
+    known = {f"{done.output}/{one.output}": one.sha256 for one in records}
     if (done.bytes_out or 0) > _WORTH_A_WORD:
         context.meter.set_status("hashing the output")
-    inventory = take_inventory(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=recorded_hash)
+    inventory = take_inventory(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
     inventory.save(kept_at(context.job_dir, context.position))
     return inventory.digest

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.shared.errors import SluiceError
 from tasks.shared.units import human_bytes, human_count, human_duration, human_rate
 
 LONGEST_LABEL = 8_000
@@ -150,36 +149,3 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "bytes": human_bytes,
     "seconds": human_duration,
 }
-
-
-LONGEST_TEXT: Final = 2_000
-"""Characters of a name or a comment."""
-
-
-class Problem(StoredModel):
-    """An error that ended a run of a job; ``step`` is ``None`` when it was none of a step."""
-
-    reference: str
-    message: str
-    context: str | None = None
-    hint: str | None = None
-    transient: bool = False
-    exit_code: int = 1
-    step: str | None = None
-
-    @classmethod
-    def of(cls, error: SluiceError, step: str | None = None) -> Problem:
-        """Return the record of one error."""
-        return cls.model_validate(
-            {name: getattr(error, name) for name in cls.model_fields if name != "step"} | {"step": step}
-        )
-
-    def error(self) -> SluiceError:
-        """Return the error again."""
-        error = SluiceError(self.reference, self.message, context=self.context, hint=self.hint)
-        error.transient, error.exit_code = self.transient, self.exit_code  # type: ignore[misc]
-        return error
-
-    def render(self) -> str:
-        """Return the text shown to a person."""
-        return self.error().render()

@@ -19,21 +19,12 @@ from tasks.shared.http.network import Network
 
 @dataclass(frozen=True)
 class Service:
-    """``key`` is that under ``services`` in the configuration; credentials go to the origin of ``url`` only.
-
-    ``words`` say where data go, for a person; without them it is the place of ``url``.
-    """
+    """``key`` is that under ``services`` in the configuration; credentials go to the origin of ``url`` only."""
 
     key: str
     url: str | None = None
     auth: AuthConfig | None = None
     probe: Probe | None = None
-    words: str | None = None
-
-    @property
-    def destination(self) -> str:
-        """Return the destination of data: an address without user, query and fragment, so without credentials."""
-        return self.words or place(self.url or "")
 
     def client(self, config: PipelineConfig, *, network: Network | None = None, **more: Any) -> ServiceClient:
         """Return a client of this service; ``more`` is passed to ``ServiceClient``."""

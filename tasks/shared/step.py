@@ -186,11 +186,6 @@ class CheckContext:
             return 0  # not there yet, or for the step itself to report
 
 
-def same_as_input(_context: CheckContext, read: int) -> int:
-    """It writes as much as it reads."""
-    return read
-
-
 Gate = Callable[[StepContext, StepReport], GateError | None]
 """Why the pipeline stops behind a step that is complete, by its context and report; ``None`` when it goes on. Asked
 whenever the flow comes by, also when the step answers from its stored result."""

@@ -127,13 +127,6 @@ def _group(entry: dict[str, Any]) -> AttributeGroup:
 
 def _no_crtdl(document: Any, path: Path) -> InputError | None:
     """Return the error if a document is not a CRTDL."""
-    if isinstance(document, dict) and document.get("resourceType") == "Parameters":
-        return InputError(
-            "crtdl-parameters",
-            "this is a FHIR Parameters resource that wraps a CRTDL, not the CRTDL itself",
-            context=str(path),
-            hint="decode the Base64 text in valueBase64Binary of its parameter crtdl, and give that file",
-        )
     if not isinstance(document, dict):
         found = "list" if isinstance(document, list) else "single value"
         return InputError("crtdl-keys", f"a CRTDL is a JSON object, this is a {found}", context=str(path))

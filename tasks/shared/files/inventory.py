@@ -2,18 +2,18 @@
 
 The files that a step wrote, a reviewer saw at a ``wait`` and ``send`` is about to read are compared as inventories
 (docs/decisions/11-one-judge.md). The digest is the SHA-256 over one line a file, sorted by name,
-``{"name":…,"size":…,"sha256":…}``. An inventory is kept as such lines, with the time of the file's last change: while
-this and the size are unchanged, the file is read again only for the comparison before a send.
+``{"name":…,"size":…,"sha256":…}``. An inventory is kept as such lines.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -29,18 +29,11 @@ _PIECE: Final = 1 << 20
 
 @dataclass(frozen=True)
 class InventoryEntry:
-    """One file: its path below the base, with ``/``, the bytes as stored, their SHA-256 (hex); ``changed`` is the time
-    of its last change in nanoseconds."""
+    """One file: its path below the base, with ``/``, the bytes as stored, their SHA-256 (hex)."""
 
     name: str
     size: int
     sha256: str
-    changed: int = field(default=0, compare=False)
-
-    def line(self, *more: str) -> bytes:
-        """Return the canonical line, with ``more`` members. JSON escapes keep names that are not UTF-8."""
-        members = {name: getattr(self, name) for name in ("name", "size", "sha256", *more)}
-        return json.dumps(members, separators=(",", ":")).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -50,9 +43,14 @@ class Inventory:
     entries: tuple[InventoryEntry, ...]
 
     @cached_property
+    def lines(self) -> bytes:
+        """Return the canonical lines. JSON escapes keep names that are not UTF-8."""
+        return b"".join(json.dumps(asdict(one), separators=(",", ":")).encode() + b"\n" for one in self.entries)
+
+    @property
     def digest(self) -> str:
         """Return the SHA-256 (hex) of the inventory: equal if names, sizes and contents are."""
-        return hashlib.sha256(b"".join(entry.line() for entry in self.entries)).hexdigest()
+        return hashlib.sha256(self.lines).hexdigest()
 
     @cached_property
     def by_name(self) -> dict[str, InventoryEntry]:
@@ -61,16 +59,7 @@ class Inventory:
 
     def save(self, path: Path) -> None:
         """Save it, in a file that appears by rename. Raises ``StorageError``."""
-        write_whole(path, b"".join(entry.line("changed") for entry in self.entries))
-
-    def hash_of(self, name: str, size: int, changed: int) -> str | None:
-        """Return the hash of a file that has not changed since."""
-        entry = self.by_name.get(name)
-        return entry.sha256 if entry is not None and (entry.size, entry.changed) == (size, changed) else None
-
-
-Known = Callable[[str, int, int], str | None]
-"""Returns the hash of a file with this name, size and time of change, if it is known."""
+        write_whole(path, self.lines)
 
 
 def take_inventory(
@@ -78,20 +67,18 @@ def take_inventory(
     folders: Iterable[Path],
     *,
     stop: Stop,
-    known: Known | None = None,
+    known: Mapping[str, str] = MappingProxyType({}),
     read: Callable[[int], None] = lambda _: None,
 ) -> Inventory:
     """Return the inventory of the files below ``folders``, named relative to ``base``; ``read`` gets the bytes read.
 
-    A file of which the hash is ``known`` is not read. Raises ``StorageError`` and ``Stopped``.
+    A file of which the hash is ``known`` (name → SHA-256) is not read. Raises ``StorageError`` and ``Stopped``.
     """
     entries = []
     for path in (path for folder in dict.fromkeys(folders) for path in finished_files(folder)):
         name = path.relative_to(base).as_posix()
         with storage_errors(path):
-            facts = path.stat()
-            sha256 = known(name, facts.st_size, facts.st_mtime_ns) if known is not None else None
-            entries.append(InventoryEntry(name, facts.st_size, sha256 or _hash(path, stop, read), facts.st_mtime_ns))
+            entries.append(InventoryEntry(name, path.stat().st_size, known.get(name) or _hash(path, stop, read)))
     return Inventory(tuple(sorted(entries, key=lambda entry: entry.name)))
 
 

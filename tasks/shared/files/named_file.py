@@ -17,18 +17,6 @@ LARGEST_FILE: Final = 64 << 20
 _HINT: Final = "check the path; a relative one starts at the working directory"
 
 
-def check_target(named_by: str, path: Path) -> None:
-    """Raise ``InputError`` unless the target is a regular file, which is replaced, or does not exist."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise InputError(
-            "file-unreadable", "not a regular file", context=f"{named_by}: {path}", hint="name the file itself"
-        )
-    if not path.parent.is_dir():
-        raise InputError(
-            "file-not-found", "there is no such directory", context=f"{named_by}: {path.parent}", hint=_HINT
-        )
-
-
 def file_findings(named_by: str, path: Path) -> Iterator[SluiceError]:
     """Yield an error if a file named by the configuration or the command line is unreadable or empty."""
     context = f"{named_by}: {path}"

@@ -36,7 +36,10 @@ def decompressed(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
                 try:
                     content = frame.decompress(data)
                 except zstandard.ZstdError:
-                    raise _corrupt(name) from None
+                    raise DataError(
+                        "zst-corrupt", "the zstd data cannot be decompressed: they are damaged, or need a window above "
+                        "128 MiB", context=name, hint="check the file with `zstd -t`, and fetch or make it again",
+                    ) from None  # fmt: skip
                 if content:
                     yield content
                 data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
@@ -45,10 +48,3 @@ def decompressed(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
             "zst-truncated", "the zstd data end too early: the file was not written or transferred completely",
             context=name, hint="fetch or make the file again",
         )  # fmt: skip
-
-
-def _corrupt(name: str) -> DataError:
-    return DataError(
-        "zst-corrupt", "the zstd data cannot be decompressed: they are damaged, or need a window above 128 MiB",
-        context=name, hint="check the file with `zstd -t`, and fetch or make it again",
-    )  # fmt: skip

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote_plus, urlsplit
 
 import httpx
@@ -37,8 +37,6 @@ Fetch = Callable[[str, str, Mapping[str, str], bytes | None], Answer]
 but 408 and 429 is returned; other failures raise."""
 
 Origin = tuple[str, str, int]
-
-E = TypeVar("E", bound=SluiceError)
 
 
 def origin_of(url: httpx.URL) -> Origin:
@@ -215,11 +213,13 @@ class _ClientCredentials:
         hint = f"check oauth_client_id and oauth_client_secret in {self._block}, and the client's grants"
         return self._error(ServiceError, "oauth-client", f"refused the client ({known})", hint, status)
 
-    def _wrong(self, what: str, status: int | None = None, hint: str | None = None) -> ServiceError:
+    def _wrong(self, what: str, status: int | None = None, hint: str | None = None) -> SluiceError:
         hint = hint or f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>"
         return self._error(ServiceError, "oauth-issuer", what, hint, status)
 
-    def _error(self, kind: type[E], reference: str, what: str, hint: str | None, status: int | None) -> E:
+    def _error(
+        self, kind: type[SluiceError], reference: str, what: str, hint: str | None, status: int | None
+    ) -> SluiceError:
         message = f"{self._block}: the issuer {urlsplit(self._issuer).hostname or '?'} {what}"
         context = f"{self._block}.oauth_issuer_uri"
         return kind(reference, message, context=context, hint=hint, operation=TOKEN_OPERATION, status=status)

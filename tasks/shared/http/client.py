@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from config import RetryConfig
-from tasks.shared.errors import TOKEN_OPERATION, InputError, NetworkError, ServiceError, SluiceError, TransientError
+from tasks.shared.errors import TOKEN_OPERATION, InputError, ServiceError, SluiceError, TransientError
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.auth import Account, Credentials, OriginAuth, origin_of
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext, error_for, error_without_answer
@@ -39,6 +39,7 @@ for _name in ("httpx", "httpcore", "authlib"):
 
 MAX_REDIRECTS: Final = 5
 _CONNECT_SECONDS: Final = 30.0
+_ANY: Final = frozenset(range(100, 600)) - {407}
 _ISSUER_ANSWERS: Final = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
 _AGENT: Final = {"User-Agent": f"sluice/{metadata.version('sluice')}", "Accept-Encoding": "identity"}
 
@@ -137,18 +138,11 @@ class ServiceClient:
                 raise error_without_answer(error, where, in_body=True) from None
 
     def peek(self, method: str, url: str) -> Answer:
-        """Return the head of the answer to one request without credentials, whatever its status, within 10 seconds.
+        """Return the head of the answer to one request without credentials, redirects followed, within 10 seconds.
         Raises ``NetworkError`` without an answer, ``ServiceError`` when a certificate or the proxy is in the way."""
-        call = Call(method, url, "first request", timeout=min(self._timeout, 10.0))
-        where = self._where(call)
-        with self._request(call, where, None, repeated=False) as response:
-            head = Answer(response.status_code, response.headers, b"")
-        if where.proxy is not None and head.status == 407:
-            raise error_for(head, where, transient=())
-        if where.proxy is not None and url.lower().startswith("http:") and head.status in (502, 503, 504):
-            what = f"failed: the proxy {where.proxy} does not reach {where.host}"
-            raise where.error(NetworkError, "proxy-unreachable", what, status=head.status)
-        return head
+        call = Call(method, url, "first request", timeout=min(self._timeout, 10.0), accept=_ANY)
+        with self.stream(call, follow=True, credentials=False) as response:
+            return Answer(response.status_code, response.headers, b"")
 
     def authorize(self) -> None:
         """Obtain the OAuth 2.0 token now, so that a wrong client is found before a job begins."""

@@ -76,7 +76,9 @@ def error_for(answer: Answer, where: RequestContext, *, transient: Collection[in
     (``service-busy``), else a ``ServiceError`` with a reference for each case that a person handles differently."""
     status, codes = answer.status, answer.issue_codes()
     shown = f" (issue codes: {', '.join(codes[:5])})" if codes else ""
-    by = f"the proxy {where.proxy}" if status == 407 and where.proxy else where.host
+    by = where.host
+    if where.proxy is not None and status in (407, 502, 503, 504):
+        by = f"the proxy {where.proxy}" if status == 407 else f"{by}, or by the proxy {where.proxy} before it"
     what = f"was answered {status} by {by}{shown}"
     if status in transient:
         hint = "the service is busy; repeat the command later"

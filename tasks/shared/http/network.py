@@ -84,20 +84,16 @@ class Proxies:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         values = os.environ if environ is None else environ
         found = {scheme: _named(values, scheme) or _named(values, "all") for scheme in ("http", "https")}
-        self._by_scheme = {scheme: url for scheme, url in found.items() if url is not None}
+        self.by_scheme = {scheme: url for scheme, url in found.items() if url is not None}
         self._excluded = excluded_hosts(values)
 
     def select(self, url: httpx.URL) -> str | None:
         """Return the URL of the proxy for a request; ``None`` when its host is reached directly."""
-        proxy = self._by_scheme.get(url.scheme)
+        proxy = self.by_scheme.get(url.scheme)
         host, port = url.host.lower().rstrip("."), url.port or (443 if url.scheme == "https" else 80)
         if proxy is None or is_loopback(host) or any(_covers(item, host, port) for item in self._excluded):
             return None
         return proxy
-
-    def all(self) -> set[str]:
-        """Return the URLs of all proxies."""
-        return set(self._by_scheme.values())
 
 
 _PROBED: Final = [
@@ -118,7 +114,7 @@ class Transport(httpx.BaseTransport):
         )  # fmt: skip
         self._proxies = proxies
         self._direct = made()
-        self._through = {url: made(proxy=url) for url in proxies.all()}
+        self._through = {url: made(proxy=url) for url in set(proxies.by_scheme.values())}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request, through its proxy if it has one."""

@@ -60,7 +60,7 @@ class TestExtractionPreview:
     def test_ids_never_replace_a_link(self, server: PatientExtraction, capsys) -> None:
         Path("link").symlink_to("old.txt")
         assert run(["extraction", "preview", "config.yaml", "query.json", "--ids", "link"]) == 2
-        assert "error[file-unreadable]" in capsys.readouterr().err
+        assert "error[file-unwritable]" in capsys.readouterr().err
         assert server.seen == []
 
     @pytest.mark.parametrize("content", ["no json", "[]", '{"resourceType": "Parameters"}'])

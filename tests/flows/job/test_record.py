@@ -5,12 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from flows.job.problem import Problem
 from flows.job.record import JobRecord
 from flows.job.state import JobState
 from flows.job.waiting import Answer, Decision, Waiting
 from flows.reports.status import row_of, status_of
 from tasks.shared.errors import NetworkError
-from tasks.shared.report import Problem, StepReport
+from tasks.shared.report import StepReport
 
 
 def run(state_type="RUNNING", state_name=None, labels=None, **more):

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from flows.job.problem import Problem
 from flows.job.record import JobRecord, ProgressRecord
 from flows.job.state import JobState
 from flows.job.waiting import Decision, Shown, Waiting
 from flows.reports.status import row_of, status_of, table, text
-from tasks.shared.report import Problem, StepReport
+from tasks.shared.report import StepReport
 from tasks.shared.step import Handle
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"

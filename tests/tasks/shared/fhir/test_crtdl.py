@@ -94,7 +94,6 @@ def test_all_findings_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("document", "reference", "hint"),
     [
-        ({"resourceType": "Parameters", "parameter": []}, "crtdl-parameters", "valueBase64Binary"),
         ({"dataExtraction": {}}, "crtdl-keys", "cohortDefinition and dataExtraction"),
         ({"version": "2", "inclusionCriteria": []}, "crtdl-keys", "CCDL"),
         ([], "crtdl-keys", None),

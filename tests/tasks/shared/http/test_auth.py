@@ -63,6 +63,17 @@ def test_credentials_go_to_their_origin_alone_and_never_along_a_redirect() -> No
     assert "x-api-key" not in other.seen[0].headers
 
 
+def test_credentials_of_a_server_with_tls_go_to_no_file_without_it() -> None:
+    account = auth.Account(AuthConfig.model_validate(BASIC), "https://server.example")
+    with (
+        loopback([Reply(200, b"x")]) as plain,
+        client(account=account) as http,
+        http.stream(Call("GET", plain.url, "download"), credentials=True),
+    ):
+        pass
+    assert plain.seen[0].authorization is None
+
+
 @pytest.mark.parametrize("value", ["ümlaut", "key—1"])
 def test_a_value_that_no_header_takes_is_an_error_that_does_not_quote_it(value: str) -> None:
     with loopback([Reply()]) as server, pytest.raises(InputError) as caught:

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+import httpx
 import pytest
 
 from tasks.shared.errors import (
@@ -18,7 +19,9 @@ from tasks.shared.errors import (
     Stopped,
 )
 from tasks.shared.http import request_log
+from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import Call
+from tasks.shared.http.errors import RequestContext, error_for
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
 from tests.peers.server import Raw, Reply, closed_port, loopback
@@ -173,6 +176,12 @@ def test_a_peek_needs_no_credentials_and_no_success() -> None:
         answer = http.peek("GET", server.url)
     assert (answer.status, answer.body) == (401, b"")
     assert server.seen[0].authorization is None
+
+
+@pytest.mark.parametrize(("status", "by"), [(407, "by the proxy p"), (502, "by host, or by the proxy p before it")])
+def test_what_a_proxy_may_have_answered_names_it(status: int, by: str) -> None:
+    where = RequestContext("send", "load", "GET", "http://host/x", "p")
+    assert error_for(Answer(status, httpx.Headers(), b""), where, transient={502}).message.endswith(by)
 
 
 def test_each_thread_has_its_own_connection_and_keeps_it() -> None:
