@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from config import PipelineConfig
-from deployments.sandbox.flattening import flattening_service
-from deployments.sandbox.serve import serve_in_thread
 from tasks.flattening.step import STEP
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.step import CheckContext, GivenInputs
@@ -38,12 +36,6 @@ def test_a_service_is_known_by_a_made_up_patient_and_gets_no_other_data(
 ) -> None:
     assert identified(service.url, tmp_path) == []
     assert [sent(seen) for seen in service.seen] == [("Patient", ["sluice-probe"])]
-
-
-def test_the_sandbox_service_passes_with_its_views(tmp_path: Path) -> None:
-    with serve_in_thread(flattening_service()) as served:
-        assert identified(served.url, tmp_path) == []
-        assert tried(FlatteningPlace(tmp_path), served.url) == []
 
 
 WRONG_ANSWERS = {

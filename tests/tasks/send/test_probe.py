@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.serve import serve_in_thread
 from tasks.send.step import STEP
 from tasks.shared.service import ProbeWarning
 from tests.peers import job
@@ -39,12 +37,6 @@ def probe_with_metadata(document: Any, mode: str = "direct_resource_load", statu
 def test_a_fhir_server_is_believed(mode: str) -> None:
     named = {"software": {"name": "Pseudonymised research store"}, "name": "pseudonymization"}
     assert probe_with_metadata(statement(SERVER, **named), mode) == []
-
-
-@pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_the_sandbox_server_passes(manners: str, tmp_path: Any) -> None:
-    with serve_in_thread(fhir_service(state=tmp_path, manners=manners)) as served:
-        assert probe_service(served.url) == []
 
 
 OTHERS: dict[str, Any] = {
