@@ -12,7 +12,7 @@ import pytest
 
 from config import PipelineConfig
 from tasks.flattening.step import STEP
-from tasks.shared.errors import InputError, ServiceError, SluiceError
+from tasks.shared.errors import InputError, ServiceError, SluiceError, StalledError
 from tasks.shared.step import CheckContext, GivenInputs
 from tests.peers import data, services
 from tests.peers.job import probed
@@ -268,3 +268,16 @@ def test_an_error_names_group_and_batch_and_what_may_be_wrong(
     assert "canary" not in error.render()
     kept = [path.read_bytes() for path in (place.job / "flattening" / "failed").iterdir()]
     assert b"java heap of canary" in kept
+
+
+def test_a_batch_that_is_not_answered_in_time_is_not_sent_again(
+    place: FlatteningPlace, service: ScriptedServer
+) -> None:
+    place.write("a.ndjson", line(1))
+    service.script = lambda _: Reply(stall=True)
+    with pytest.raises(StalledError) as caught:
+        place.run(service.url, timeout="PT1S")
+    assert caught.value.reference == "flattening-timeout"
+    assert "batch_size_mb" in (caught.value.hint or "")
+    bodies = [seen.body for seen in service.seen]
+    assert len(bodies) == len(set(bodies))

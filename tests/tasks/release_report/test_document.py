@@ -13,11 +13,16 @@ from tasks.release_report import document, files
 from tasks.release_report.facts import SUMMARY
 from tasks.release_report.numbers import Count
 from tasks.release_report.query import read_query, read_summary
+from tasks.release_report.report import make_report
+from tasks.shared.errors import DataError
+from tasks.shared.files.inventory import take_inventory
+from tasks.shared.stop import Stop
 from tests.conftest import ROOT
 from tests.tasks.release_report.reporting import (
     SEND,
     bundle,
     config,
+    facts,
     observation,
     patient,
     record,
@@ -204,3 +209,13 @@ def test_the_decision_section_says_whether_somebody_is_asked(tmp_path: Path, ask
     write(tmp_path, "a.ndjson", patient("1"))
     found = section(report(tmp_path, asks=asks), 9)
     assert ("nobody-asked" in found.sentences) is not asks
+
+
+def test_a_file_that_changes_before_it_was_read_fails_the_report(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.ndjson", patient("1"))
+    manifest = take_inventory(tmp_path, [tmp_path / "import"], stop=Stop())
+    path.write_text(path.read_text() * 2)
+    with pytest.raises(DataError) as caught:
+        make_report(facts(tmp_path), manifest)
+    assert caught.value.reference == "report-files-changed"
+    assert files.read(tmp_path) is None

@@ -113,6 +113,11 @@ def test_clean_data_have_no_finding_and_the_report_says_so(tmp_path: Path) -> No
     assert found.answer == "note"
 
 
+def test_k_patients_alike_are_enough(tmp_path: Path) -> None:
+    write(tmp_path, "data.ndjson", *CLEAN[:5])
+    assert report(tmp_path).findings == ()
+
+
 def test_patients_in_documents_count_as_the_steps_count_them(tmp_path: Path) -> None:
     write(tmp_path, "data.ndjson", *CLEAN, bundle(patient("d", gender="female", birthDate="1980"), type="document"))
     record(tmp_path, 1, patients=7)
@@ -229,7 +234,8 @@ def test_corrected_files_need_not_have_the_counts_of_the_steps(tmp_path: Path) -
         write(tmp_path, name, *CLEAN, folder="import")
     record(tmp_path, 1, patients=7)
     steps = (step("local_import", output="import", lines_out=7), VALIDATED)
-    found = report(tmp_path, "import_wait", steps=steps, corrected=True)
+    left = Inventory((InventoryEntry("import/data.ndjson.zst", 1, "0" * 64),))
+    found = report(tmp_path, "import_wait", steps=steps, corrected=True, left=left)
     assert found.findings == ()
     flow, unchecked = (next(one for one in found.sections if one.name == name) for name in ("flow", "unchecked"))
     assert flow.facts["not_corrected"] == "more.ndjson.zst"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks.shared.errors import DataError, DiskFullError, ServiceBusyError, ServiceError, TerminalError
+from tasks.shared.errors import DataError, DiskFullError, ServiceBusyError, ServiceError, SluiceError, TerminalError
 from tests.peers.data import bundle, patient_bundle, resource, write
 from tests.peers.server import Reply
 from tests.peers.services import JSON
@@ -286,6 +286,17 @@ def test_one_resource_never_ends_a_load(job: SendJob, status: int, code: str, te
     assert (result.resources_in, result.resources_out, len(fhir.resources)) == (100, 100, 100)
     assert not job.pending.exists()
     assert (job.kept(), job.summary()) == ([], [])
+
+
+@pytest.mark.parametrize("answer", [refusal(401), refusal(403), Reply(409), Reply(412)])
+def test_a_refused_caller_and_a_conflict_without_a_reason_end_the_step(job: SendJob, answer: Reply) -> None:
+    job.write("a.ndjson", observation("o1"), observation("o2"))
+    fhir = Fhir()
+    fhir.refused["Observation/o2"] = answer
+    with serving(fhir) as server, pytest.raises(SluiceError) as caught:
+        job.load(server.url, batch_size=1)
+    assert (caught.value.status, caught.value.reference == "send-refused") == (answer.status, False)
+    assert job.waiting() == []
 
 
 @MANNERS
