@@ -89,7 +89,7 @@ def test_every_name_of_the_document_has_words(found: ReleaseReport, language: st
 def test_german_is_german(found: ReleaseReport) -> None:
     german = html(changed(found, language="de"))
     assert 'lang="de"' in german
-    assert "Nicht freigeben: 3 Gründe dagegen" in german
+    assert "Nicht freigeben: 3 Gründe sprechen dagegen" in german
     assert "Patients" not in german
 
 
