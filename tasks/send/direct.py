@@ -213,6 +213,7 @@ class FileReader:
         self.counts: Counter[str] = Counter()
         self.types: Counter[str] = Counter()
         self._path = path
+        self._name = path.name
         self._most = most
         self._pending = pending
         self._meter = meter
@@ -225,7 +226,7 @@ class FileReader:
             try:
                 found = list(unwrapped(line))
             except DataError as error:
-                self._reject(Item("", line, self._path.name, number), error)
+                self._reject(Item("", line, self._name, number), error)
                 continue
             items = [item for one in found if (item := self._item(number, one)) is not None]
             self.counts["resources"] += len(items)
@@ -238,10 +239,10 @@ class FileReader:
             if identifier is None:
                 raw, identifier = self._with_id(number, found)
         except DataError as error:
-            self._reject(Item("", raw, self._path.name, number, found.entry), error)
+            self._reject(Item("", raw, self._name, number, found.entry), error)
             return None
         self.types[kind] += 1
-        return Item(f"{kind}/{identifier}", raw, self._path.name, number, found.entry, number)
+        return Item(f"{kind}/{identifier}", raw, self._name, number, found.entry, number)
 
     def _with_id(self, number: int, found: Found) -> tuple[bytes, str]:
         """Return a resource with an id, a UUIDv5 of position and bytes, so that a repeated send changes nothing."""
@@ -249,7 +250,7 @@ class FileReader:
         text = bytes(found.raw)
         content = hashlib.sha256(msgspec.json.format(text, indent=-1)).hexdigest()
         entry = "" if found.entry is None else found.entry
-        name = f"{base_name(self._path.name)}\n{number}\n{entry}\n{content}"
+        name = f"{base_name(self._name)}\n{number}\n{entry}\n{content}"
         identifier = str(uuid.uuid5(_NAMESPACE, name))
         brace = text.index(b"{") + 1
         return b'%b"id":"%b",%b' % (text[:brace], identifier.encode(), text[brace:]), identifier
