@@ -100,8 +100,8 @@ def _files(waiting: Waiting, style: Style) -> Iterator[str]:
     _, name, path_of, label = style
     place = Path(waiting.reads)
     files = list(finished_files(place))
-    elsewhere = f", in {path_of(place, waiting.job_dir)}" if waiting.reads != waiting.looked_at else ":"
-    yield f"{label('files that the next step reads')}{elsewhere}"
+    elsewhere = f", in {path_of(place, waiting.job_dir)}" if waiting.reads != waiting.looked_at else ""
+    yield f"{label('files that the next step reads')}{elsewhere}:"
     shown = as_shown(f"{path.relative_to(place).as_posix()}, {human_bytes(path.stat().st_size)}" for path in files)
     yield from (f"  {name(file)}" for file in shown)
     if waiting.reads == waiting.directory:
