@@ -92,7 +92,7 @@ def is_held(directory: Path) -> bool:
 def new_order(directory: Path) -> str:
     """Return the name of a new order for workers; those that work on another one end."""
     order, path = uuid4().hex, directory / PARTS
-    with _opened(path) as handle:
+    with storage_errors(path), _opened(path) as handle:
         handle.truncate(0)
         handle.write(order.encode())
     return order

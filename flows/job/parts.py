@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -27,9 +29,10 @@ from flows.job.problem import Problem
 from flows.prefect.runs import translated
 from tasks import declared
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import NetworkError, SluiceError, Stopped, internal_error
+from tasks.shared.errors import InputError, NetworkError, SluiceError, Stopped, internal_error
 from tasks.shared.file_work import read_records, records_of
 from tasks.shared.files.data_directory import base_name, data_files
+from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.step import Divide, Part, Source, StepContext
 
@@ -43,6 +46,9 @@ _LOCAL: Final = {
     "preload": ["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
 }  # fmt: skip
 """Settings of a cluster of processes on this machine."""
+
+_PROFILER: Final = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"
+"""Dask's profiler can stop CPython 3.11 for good (python/cpython#106883)."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,9 @@ def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Pa
                 overrides = (*inputs.overrides, "pipeline.parts=1", f"{limit}={share}")
                 given = inputs.model_copy(update={"overrides": overrides})
                 about = order, given, context.job_dir, step, context.position, context.input
+                logger.info(
+                    "%s: %d parts, %s", step, len(parts), context.config.pipeline.dask_address or "in processes here"
+                )
                 name = f"{step} part {{order.part.number}} of {len(parts)}"
                 do = task(name=f"{step} part", task_run_name=name, persist_result=False)(do_part)
                 futures = runner.map(do, {"order": [PartOrder(*about, part) for part in parts]})
@@ -98,6 +107,7 @@ def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Pa
 @contextmanager
 def _cluster(context: StepContext) -> Iterator[Any]:
     """Connect to the cluster of the configuration, or start processes on this machine that end with the block."""
+    os.environ[_PROFILER] = "false"  # processes inherit it
     from prefect_dask.task_runners import DaskTaskRunner
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -150,6 +160,7 @@ def do_part(order: PartOrder) -> State[Any]:
     os.umask(0o077)
     meter = Meter()
     try:
+        _refuse_profiler()
         with part_lock(order.directory, order.name, order.part.number) as stop:
             config = order.inputs.load().config
             SECRETS.config(config)
@@ -164,3 +175,11 @@ def do_part(order: PartOrder) -> State[Any]:
         problem = Problem.of(found if isinstance(found, SluiceError) else internal_error(found))
         return Failed(message=problem.render(), data=problem)
     return Completed(data=meter.counted())
+
+
+def _refuse_profiler() -> None:
+    import dask
+
+    if sys.version_info < (3, 12) and dask.config.get("distributed.worker.profile.enabled"):
+        what, hint = "the profiler of Dask can stop this version of Python", f"start workers with {_PROFILER}=false"
+        raise InputError("dask-profiler", what, context=platform.node(), hint=hint)

@@ -57,8 +57,8 @@ def test_the_dask_cluster_is_encrypted_and_its_containers_are_as_the_worker() ->
         assert service["extends"] == {"file": "compose.yaml", "service": "worker"}
         assert "tls" in " ".join(service["command"])
         assert "ports" not in service
-        assert service["environment"] == dask["services"]["worker"]["environment"] == dask["x-tls"]
-    assert dask["x-tls"]["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "true"
+        assert service["environment"] == dask["services"]["worker"]["environment"] == dask["x-dask"]
+    assert dask["x-dask"]["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "true"
     assert '".${EXTRAS}"' in CONTAINERFILE
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.conftest import ROOT, free_ports
 
+PROFILER = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"
+
 
 class Cluster:
     """A scheduler and so many workers, with so many threads each."""
@@ -25,7 +27,7 @@ class Cluster:
     def _start(self, what: str, *words: str) -> None:
         with (self._directory / f"dask-{len(self._processes)}.log").open("wb") as log:
             command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *words]
-            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            environment = {PROFILER: "false"} | os.environ | {"PYTHONPATH": str(ROOT)}
             process = subprocess.Popen(command, cwd=self._directory, env=environment, stdout=log, stderr=log)
         self._processes.append(process)
 
