@@ -21,12 +21,6 @@ from tests.deployments.sandbox.extraction.conftest import (
 EXTENSIONS = "https://sandbox.example/fhir/StructureDefinition/"
 
 
-def issues(client: Client, job: str) -> list[tuple[str, str]]:
-    outcome = client.poll(job).json()
-    assert outcome["resourceType"] == "OperationOutcome"
-    return [(issue["severity"], issue["code"]) for issue in outcome["issue"]]
-
-
 def lines(client: Client, job: str) -> list[str]:
     return client.poll(job).json()["issue"][-1]["diagnostics"].splitlines()  # type: ignore[no-any-return]
 
@@ -53,6 +47,13 @@ class TestUnfinished:
         assert told["RUNNING_GET_COHORT"][2:] == ["Batch progress: 0%", "Cohort size: not known yet"]
         assert told["RUNNING_PROCESS_CORE"][2:] == ["Batch progress: 100%", "Cohort size: 3"]
         assert answer.status_code == 200
+
+    def test_a_paused_job_and_one_that_waits_for_it_are_202(self, slow: Client) -> None:
+        paused, pending = slow.submit(crtdl()), slow.submit(crtdl())
+        slow.reach(paused, "RUNNING_GET_COHORT")  # and holds the one worker
+        slow.operate(paused, "pause")
+        answers = [slow.poll(job) for job in (paused, pending)]
+        assert [(one.status_code, one.headers["x-progress"]) for one in answers] == [(202, "Paused"), (202, "Pending")]
 
     def test_410_for_a_cancelled_job(self, slow: Client) -> None:
         job = slow.submit(crtdl())
