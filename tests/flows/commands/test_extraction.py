@@ -19,7 +19,6 @@ UNKNOWN = "99999999-9999-4999-8999-999999999999"
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatientExtraction]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tasks.extractor.server._PAUSE", 0)
     with extraction_server(PatientExtraction()) as running:
         project(tmp_path, running.url)
         yield running
@@ -136,6 +135,7 @@ class TestPrioritize:
         assert server.tasks[job]["priority"] == "routine"
         assert "  priority             normal\n" in capsys.readouterr().out
 
+    @pytest.mark.slow
     def test_a_stale_version_is_read_again(self, server: PatientExtraction, job: str) -> None:
         stale = [Reply(409), Reply(409)]
 
