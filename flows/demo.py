@@ -40,7 +40,7 @@ def run(*, keep: bool, reviewed: bool) -> int:
     print_line(f"Sluice demo: {', '.join(steps)}, against sandbox services")
     jobs_dir = directory / "jobs"
     os.environ["APP_JOBS_DIR"] = str(jobs_dir)
-    server.begin(jobs_dir)  # it starts beside the services
+    server.begin(server.home_of(jobs_dir))  # it starts beside the services
     try:
         with _sandbox(directory / "sandbox") as config:
             enabled = f"pipeline.enabled_steps={','.join(steps)}"

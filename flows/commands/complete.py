@@ -29,14 +29,9 @@ def completion(context: click.Context, shell: str) -> None:
         click.echo(kind(context.find_root().command, {}, "sluice", "_SLUICE_COMPLETE").source())
 
 
-def files(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Return the marker by which the shell completes files and directories."""
-    return [CompletionItem(incomplete, type="file")]
-
-
-def folders(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Return the marker by which the shell completes directories."""
-    return [CompletionItem(incomplete, type="dir")]
+FILE = click.Path(readable=False)
+DIRECTORY = click.Path(file_okay=False, readable=False)
+"""For completion: what else is wrong with a file, the command reports."""
 
 
 def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> Items:

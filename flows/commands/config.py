@@ -69,7 +69,7 @@ def schema() -> None:
 
 
 @group.command()
-@click.argument("file", default="sluice.yaml", shell_complete=complete.files)
+@click.argument("file", default="sluice.yaml", type=complete.FILE)
 @click.option(
     "--steps", metavar="LIST", default="local_import,wait,send", show_default=True, help="The steps, in order."
 )

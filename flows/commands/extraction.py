@@ -70,12 +70,12 @@ def _on_jobs(one: Callable[..., ExtractionTask | None]) -> Callable[..., int]:
 
 @group.command()
 @config_argument
-@click.argument("crtdl", shell_complete=complete.files)
+@click.argument("crtdl", type=complete.FILE)
 @click.option(
     "--ids",
     "target",
     metavar="FILE",
-    shell_complete=complete.files,
+    type=complete.FILE,
     help="Write the patient ids there, one a line, as --patients reads them.",
 )
 @set_option

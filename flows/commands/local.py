@@ -33,12 +33,10 @@ def demo(keep: bool, review: bool) -> int:
 @click.option(
     "--data",
     metavar="DIR",
-    shell_complete=complete.folders,
+    type=complete.DIRECTORY,
     help="Directory of FHIR NDJSON to serve [default: the bundled synthetic data].",
 )
-@click.option(
-    "--state", metavar="DIR", shell_complete=complete.folders, help="Keep the services' state there across restarts."
-)
+@click.option("--state", metavar="DIR", type=complete.DIRECTORY, help="Keep the services' state there across restarts.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 [default: a free one].")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a service; repeatable.")
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input ends.")
@@ -57,7 +55,7 @@ def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str,
     return run_sandbox(SandboxOptions(data, state, port, settings, with_parent))
 
 
-config_argument = click.argument("config", required=False, shell_complete=complete.files)
+config_argument = click.argument("config", required=False, type=complete.FILE)
 
 
 @click.group("server")

@@ -12,7 +12,7 @@ import click
 
 from flows.commands import complete
 
-config_argument = click.argument("config", shell_complete=complete.files)
+config_argument = click.argument("config", type=complete.FILE)
 job_argument = click.argument("job", shell_complete=complete.jobs)
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a configuration key; repeatable."
@@ -56,7 +56,7 @@ def job_inputs(function: Callable[..., int | None]) -> Callable[..., int | None]
         job, wrong = gather(config, inputs, **{name: given.pop(name) for name in names})
         return function(job, wrong, **given)
 
-    file = functools.partial(click.option, metavar="FILE", shell_complete=complete.files)
+    file = functools.partial(click.option, metavar="FILE", type=complete.FILE)
     for decorate in (
         set_option,
         file("--patients", help="File with one patient id a line, instead of the CRTDL's cohort."),
@@ -65,10 +65,10 @@ def job_inputs(function: Callable[..., int | None]) -> Callable[..., int | None]
             "--dir",
             "directory",
             metavar="DIR",
-            shell_complete=complete.folders,
+            type=complete.DIRECTORY,
             help="Directory to import; overrides services.local_import.dir.",
         ),
-        click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]", shell_complete=complete.files),
+        click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]", type=complete.FILE),
         config_argument,
     ):
         command = decorate(command)

@@ -223,7 +223,7 @@ def _check(
 
     Return the warnings, so that the steps do not repeat them.
     """
-    from flows.job.preflight import exit_code, preflight, warnings
+    from flows.job.preflight import exit_code, preflight
 
     said: list[str] = []
 
@@ -233,8 +233,6 @@ def _check(
             print_line(f"warning: {text}", err=True)
 
     print_findings(loaded.warnings)
-    for text in warnings(loaded.config, inputs, job_dir):
-        doubt(text)
     findings = preflight(loaded, inputs, done=done, job_dir=job_dir, tell=doubt)
     print_findings(findings)
     if findings:

@@ -40,7 +40,7 @@ def preflight(
 ) -> list[SluiceError]:
     """Return all findings; steps at the positions ``done`` are complete and are not checked.
 
-    ``tell`` gets warnings about a service. ``job_dir`` is the directory of a job to be continued: data in it
+    ``tell`` gets the warnings, one sentence each. ``job_dir`` is the directory of a job to be continued: data in it
     needs no further space, and a file that the job has copied is checked in the copy.
     """
     config = loaded.config
@@ -52,6 +52,8 @@ def preflight(
     own = crtdl_preprocessing.effective_file(job_dir) if job_dir is not None else None
     tls = list(_environment(config))
     context = CheckContext(config, inputs.step_inputs(), job_dir, online=not tls)
+    for warning in _warnings(context, names):
+        tell(warning)
     findings = [*_crtdl(context, steps, own), *_unused(context.given, enabled), *tls]
     for step in steps:
         with patience(f"checking what {step.name} needs"):
@@ -98,11 +100,9 @@ def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str
             yield one
 
 
-def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = None) -> Iterator[str]:
-    """Yield warnings about a start, one sentence each; errors are among the findings."""
-    context = CheckContext(config, inputs.step_inputs(), job_dir)
-    names = config.pipeline.enabled_steps
-    if context.given.crtdl is not None and job_dir is None and not any(name == "extractor" for name in names):
+def _warnings(context: CheckContext, names: Sequence[str]) -> Iterator[str]:
+    """Yield warnings about a start; errors are among the findings."""
+    if context.given.crtdl is not None and context.job_dir is None and "extractor" not in names:
         reading = [name for name in names if "crtdl" in declared(name).needs(context.given)]
         also = f"; {' and '.join(reading)} reads only its attribute groups" if reading else ""
         yield f"no step applies the query: {names[0]} imports all resources it finds{also}"

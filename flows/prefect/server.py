@@ -98,22 +98,15 @@ def find(home: Path) -> ApiAddress | None:
     return address if answers else None
 
 
-def begin(jobs_dir: Path) -> ApiAddress:
-    """Start the server unless its process lives, and return its address; it may not answer yet (``wait``).
-
-    Raises:
-        StorageError: the jobs directory cannot be written.
-    """
-    return _begin(home_of(jobs_dir))
-
-
-def _begin(home: Path) -> ApiAddress:
+def begin(home: Path) -> None:
+    """Start the server unless its process lives; it may not answer yet (``wait``). Raises ``StorageError``."""
     with storage_errors(home):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (home / "start.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             last = known(home)
-            return _address(home, last if last is not None and last.lives() else _spawn(home, _port(last)))
+            if last is None or not last.lives():
+                _spawn(home, _port(last))
 
 
 def wait(home: Path) -> ApiAddress:
@@ -135,22 +128,17 @@ def wait(home: Path) -> ApiAddress:
                 hint=f"stop it, then try again: {for_server('stop', home.parent)}" if lives else hint,
             )  # fmt: skip
         if not lives:
-            _begin(home)
+            begin(home)
         time.sleep(0.1)
     return address
-
-
-def waiting(home: Path) -> str:
-    """Return what a person is told while the server starts."""
-    first = " (first start: up to half a minute)" if not (home / "prefect.db").exists() else ""
-    return f"starting Prefect{first}"
 
 
 def start(jobs_dir: Path) -> ApiAddress:
     """Start the server unless it runs, and wait until it answers. Raises as ``begin`` and ``wait``."""
     home = home_of(jobs_dir)
-    with patience(waiting(home)):
-        begin(jobs_dir)
+    first = " (first start: up to half a minute)" if not (home / "prefect.db").exists() else ""
+    with patience(f"starting Prefect{first}"):
+        begin(home)
         return wait(home)
 
 
@@ -181,7 +169,7 @@ def chosen_api(jobs_dir: Path) -> ApiAddress:
     return configured
 
 
-def _spawn(home: Path, port: int) -> Known:
+def _spawn(home: Path, port: int) -> None:
     password = _password(home) or f"sluice:{secrets.token_urlsafe(32)}"
     write_whole(home / "api-secret", password.encode())
     ours = {"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"}
@@ -197,7 +185,6 @@ def _spawn(home: Path, port: int) -> Known:
     child.returncode = 0  # nobody waits for it, because it outlives this process
     server = Known(port, child.pid, _start_time(child.pid) or "", version("prefect"))
     write_whole(home / "server.json", msgspec.json.encode(server))
-    return server
 
 
 def _address(home: Path, server: Known) -> ApiAddress:
@@ -230,12 +217,8 @@ def _free(port: int) -> int | None:
 
 def _start_time(pid: int) -> str | None:
     """Return when a process started, in the kernel's own words; ``None`` if it does not exist or is a zombie."""
-    if Path("/proc/self").exists():
-        try:
-            state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return None if state == "Z" else fields[18]
-    shown = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607 - fixed
-    state, _, started = shown.stdout.strip().partition(" ")
-    return None if state.startswith("Z") else started.strip() or None
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state == "Z" else fields[18]
