@@ -10,12 +10,10 @@ from config.load import LoadedConfig as LoadedConfig
 from config.load import load_config as load_config
 from config.models import CompressionConfig as CompressionConfig
 from config.models import PipelineConfig as PipelineConfig
-from config.models import ReportConfig as ReportConfig
 from config.models import RetryConfig as RetryConfig
 from config.models import TlsConfig as TlsConfig
 from config.services import AuthConfig as AuthConfig
 from config.services import EnrichmentRule as EnrichmentRule
 from config.services import ExtractorConfig as ExtractorConfig
-from config.services import FlatteningConfig as FlatteningConfig
 from config.services import SendMode as SendMode
 from config.steps import STEPS as STEPS

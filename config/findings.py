@@ -68,14 +68,10 @@ def of_pydantic(error: ValidationError, names: Iterable[str] = ()) -> Iterator[F
     """Yield each error of pydantic as a finding. ``names`` are those that an unknown key may have meant."""
     for detail in error.errors(include_url=False, include_input=False):
         context: dict[str, Any] = detail.get("ctx") or {}
-        kind, path = detail["type"], path_of(detail["loc"])
+        kind = detail["type"]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
         reference, message = _MESSAGES.get(kind, (kind if "message" in context else "wrong-type", _OTHER))
         message = context.get("message") or message.format_map({name: shown(one) for name, one in context.items()})
         near = nearest(path.rpartition(".")[2], names) if kind == "extra_forbidden" else None
         hint = f"did you mean {near}?" if near else context.get("hint") or None
         yield Finding(reference, path, f"{path.rpartition('.')[2]} {message}".lstrip(), hint)
-
-
-def path_of(location: tuple[int | str, ...]) -> str:
-    """Return a key path as a person writes it."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")

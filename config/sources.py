@@ -22,7 +22,6 @@ from config.types import nearest
 VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{")
 """``${VAR}``, ``$${`` for a literal ``${``, or a ``${`` that is neither."""
 
-_LARGEST_FILE = 4 << 20
 _NULL = {"", "~", "null", "Null", "NULL"}
 
 
@@ -145,25 +144,17 @@ def _suggestion(key: str) -> str:
 
     def closeness(known: str) -> float:
         last = known.rpartition(".")[2]
-        ratio = 1.0 if name in last.split("_") else _ratio(name, last)
-        return ratio + _ratio(key, known) if ratio >= 0.6 else 0.0
+        ratio = 1.0 if name in last.split("_") else difflib.SequenceMatcher(None, name.lower(), last).ratio()
+        return ratio + difflib.SequenceMatcher(None, key.lower(), known).ratio() if ratio >= 0.6 else 0.0
 
     best = max((one for one in (*keys(), *blocks()) if not f"{key}.".startswith(f"{one}.")), key=closeness)
     known = ", ".join(_names_in(block if block in blocks() else ""))
     return f"did you mean {best}?" if closeness(best) else f"known here: {known}"
 
 
-def _ratio(first: str, second: str) -> float:
-    return difflib.SequenceMatcher(None, first.lower(), second).ratio()
-
-
 def _text_of(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-        if len(content) > _LARGEST_FILE:
-            raise _rejected("config-too-large", path, "the file is larger than 4 MiB", "is it a data file?")
-        return content.decode("utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         hint = f"looked in {path.absolute().parent}; sluice config init writes a first one"
         raise _rejected("config-not-found", path, "there is no such configuration file", hint) from None

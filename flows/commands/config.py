@@ -29,7 +29,7 @@ def group() -> None:
 def check(config: str, overrides: tuple[str, ...]) -> None:
     """Report all findings of a configuration.
 
-    Also those of the files and directories that it names.
+    The files and directories that it names are checked, too. No service is asked.
     """
     from config import ConfigError
     from flows.job.preflight import file_findings
@@ -70,9 +70,7 @@ def schema() -> None:
 
 @group.command()
 @click.argument("file", default="sluice.yaml", type=complete.FILE)
-@click.option(
-    "--steps", metavar="LIST", default="local_import,wait,send", show_default=True, help="The steps, in order."
-)
+@click.option("--steps", metavar="LIST", default="local_import,wait,send", show_default=True, help="Steps, in order.")
 def init(file: str, steps: str) -> None:
     """Write a commented configuration.
 

@@ -40,7 +40,11 @@ _ALLOWED = {
 
 @click.group("extraction")
 def group() -> None:
-    """Preview a cohort; control the extraction server's jobs."""
+    """Preview a cohort; control the extraction server's jobs.
+
+    CONFIG is the YAML configuration file. ID is the id of a job on the extraction server, or its first characters (four
+    or more).
+    """
 
 
 def _on_jobs(one: Callable[..., ExtractionTask | None]) -> Callable[..., int]:

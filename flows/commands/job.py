@@ -31,7 +31,7 @@ def group() -> None:
 @config_argument
 @json_option
 @click.option("--state", type=click.Choice([one.value for one in JobState]), help="Only jobs in this state.")
-@click.option("--since", type=Age(), metavar="AGE", help="Only jobs requested since then, such as 12h or 7d.")
+@click.option("--since", type=Age(), metavar="AGE", help="Only jobs requested within this time, such as 12h or 7d.")
 @set_option
 def list_(config: str, as_json: bool, state: str | None, since: timedelta | None, overrides: tuple[str, ...]) -> None:
     """List the jobs of a jobs directory, newest first.
@@ -65,7 +65,7 @@ def list_(config: str, as_json: bool, state: str | None, since: timedelta | None
 @click.option("--check", is_flag=True, help="Exit code 5 if the report has stops.")
 @set_option
 def report(config: str, job: str, browser: bool, as_json: bool, check: bool, overrides: tuple[str, ...]) -> int:
-    """Name the release report of a job.
+    """Show where the release report of a job is, and what it found.
 
     Prints the path of its page, the stops, and the points to check. It is the newest report: for the decision that the
     job waits for, or of the job's end. A missing one is made first. Without --check the exit code is 0 even if the

@@ -45,8 +45,9 @@ def group() -> None:
 def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as_json: bool, detach: bool) -> int:
     """Check everything, then run a new job. Prints the job id first.
 
-    CRTDL is the query, a JSON file. INPUT is a directory, an HTTP(S) URL, or the URL of an extraction result. Either
-    may be left out. With --json, the job's status is printed as JSON at the end.
+    CRTDL is the query, a JSON file; the steps extractor and flattening need it. INPUT is what the import step reads, if
+    not what the configuration names: a directory, an HTTP(S) URL, or the URL of an extraction result. With --json, the
+    job's status is printed as JSON at the end.
     """
     from flows.job.find import opened
     from flows.prefect.api import run_deployment
@@ -90,7 +91,8 @@ def plan(inputs: JobInputs, wrong: Sequence[SluiceError]) -> None:
     "--from",
     "step",
     metavar="STEP",
-    help="Name or position of a step: discard its results and those of all later steps first. Also of a complete job.",
+    help="Name or position of a step: run it and all later ones again, after their results are discarded. A complete "
+    "job can be continued like this, too.",
 )
 @click.option(
     "--extraction",

@@ -70,7 +70,6 @@ def test_flags_win_over_environment_over_file_over_defaults(
         (b"- hunter2\n", "config-not-a-mapping", None),
         (b"hunter2", "config-not-a-mapping", None),
         (b"a: 1\nb: hunter\xff2\n", "config-encoding", 2),
-        (b"x" * (4 * 2**20 + 1), "config-too-large", None),
         (b"", "steps-missing", None),
         (b"# nothing\n", "steps-missing", None),
     ],
