@@ -49,7 +49,6 @@ LINKS: Final = "symbolic links"
 NO_FILES: Final = "no regular files"
 OTHER: Final = "no NDJSON by their name"
 BELOW: Final = "in subdirectories (services.local_import.recursive is false)"
-
 _LOOKS_LIKE_DATA: Final = frozenset(
     ".ndjson .jsonl .json .xml .csv .tsv .parquet .gz .tgz .zip .7z .bz2 .xz .zst".split()  # noqa: SIM905
 )
@@ -151,9 +150,12 @@ def _problems(scan: Scan) -> Iterator[SluiceError]:
             hint=hint,
         )
     if not scan.files and not scan.problems:
+        hints = scan.warnings
+        if any(name.lower().endswith(".json") for name in scan.left_out[OTHER]):
+            hints.append("NDJSON has one resource or Bundle per line: `jq -c . *.json > data.ndjson` makes it of files")
         yield InputError(
             "input-no-ndjson",
             "the import directory holds no file named *.ndjson or *.ndjson.zst to import",
             context=str(scan.directory),
-            hint="; ".join(scan.warnings) or None,
+            hint="; ".join(hints) or None,
         )

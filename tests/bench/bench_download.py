@@ -1,6 +1,11 @@
 """A download, checked, hashed and compressed, beside ``curl | zstd -3``.
 
-python -m tests.bench download [--mb 200] [--rounds 3]
+    python -m tests.bench download [--mb 200] [--rounds 3]
+
+Where the CPU time of 200 MB goes: 0.15 s httpx reads them (0.08 s with ``http.client``), 0.14 s the check of the lines
+(0.11 s of it msgspec, 0.02 s UTF-8), 0.07 s their copy for zstd, 0.02 s the trust store: one after the other in the
+thread that reads. zstd takes 0.2 s in a thread of its own, hash and disk 0.02 s. Larger pieces and a thread that reads
+ahead made no difference that the machine's noise did not make.
 """
 
 from __future__ import annotations

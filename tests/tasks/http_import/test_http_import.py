@@ -87,6 +87,14 @@ def test_names_come_from_the_urls_and_no_query_is_kept_or_told(place: Place, cap
     assert not any(SECRET.encode() in path.read_bytes() for path in place.job.rglob("*.*") if path.is_file())
 
 
+def test_another_query_is_another_file(place: Place) -> None:
+    place.serve(x=patients("a"))
+    place.run("/x.ndjson?version=1")
+    place.serve(x=patients("a", "b"))
+    place.run("/x.ndjson?version=2")
+    assert (place.imported, place.asked()) == ({"x": 2}, ["/x.ndjson?version=2"])
+
+
 @pytest.mark.parametrize(
     ("reply", "kind", "reference"),
     [

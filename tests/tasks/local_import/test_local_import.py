@@ -128,6 +128,7 @@ def test_what_is_left_out_is_counted_by_ending_and_said_once(place: Place) -> No
         (["a.ndjson", "A.ndjson"], False, "name-clash", "A.ndjson"),
         (["core.ndjson", "sub/core.ndjson"], True, "name-clash", "sub/core.ndjson"),
         ([], False, "input-no-ndjson", ""), (["a.jsonl"], False, "input-no-ndjson", "a.jsonl"),
+        (["a.json"], False, "input-no-ndjson", "jq -c"),
         (["sub/a.ndjson"], False, "input-no-ndjson", "recursive"),
         (["a_consent.ndjson"], False, "input-no-ndjson", "consent"), (["a.ndjson", EMPTY], False, "empty-file", EMPTY),
     ],

@@ -144,6 +144,15 @@ def test_a_token_is_kept_until_30_seconds_before_its_end(lifetime: Any, fetched:
         assert len(issuer.asked("/token")) == fetched
 
 
+def test_a_token_is_renewed_30_seconds_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(auth.time, "monotonic", lambda: now[0])
+    with Issuer() as issuer, authorized(issuer, issuer.block) as http:
+        for now[0], fetched in ((0.0, 1), (269.0, 1), (271.0, 2)):
+            http.send(Call("GET", f"{issuer.url}/data", "call"))
+            assert len(issuer.tokens) == fetched
+
+
 def test_without_discovery_keycloaks_path_is_asked() -> None:
     with Issuer({"/realms/r/.well-known/openid-configuration": lambda: Reply(404)}) as issuer:
         with authorized(issuer, issuer.block) as http:
