@@ -73,7 +73,7 @@ _AUTHORITY.write_text(Path(certifi.where()).read_text().partition(_END)[0] + _EN
 certifi.where = lambda: str(_AUTHORITY)
 os.environ["SSL_CERT_FILE"] = str(_AUTHORITY)
 
-from tasks.shared.blanked import SECRETS  # noqa: E402 - after the environment is as it is to be
+from tasks.shared.blanked import forget  # noqa: E402 - after the environment is as it is to be
 
 ROOT = Path(__file__).parent.parent
 
@@ -267,7 +267,7 @@ def own_name(directory: Path) -> str:
 def no_secrets_of_another_test() -> Iterator[None]:
     """Forget the secrets that a test sent, which would be blanked in the answers of the next test."""
     yield
-    SECRETS.clear()
+    forget()
 
 
 def is_apart(request: pytest.FixtureRequest) -> bool:

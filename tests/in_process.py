@@ -75,10 +75,10 @@ def _environ(wanted: dict[str, str]) -> None:
 @contextmanager
 def _memory() -> Iterator[None]:
     """Clear the state that our modules hold for the life of a process, and restore it."""
-    secrets = dict(blanked.SECRETS.__dict__)
+    secrets = blanked._secrets
     log = {name: _log(logging.getLogger(name)) for name in ("", "sluice")}
     try:
-        blanked.SECRETS.clear()
+        blanked.forget()
         network._context.cache_clear()
         with (
             mock.patch.object(lock, "held_here", set()),
@@ -87,7 +87,7 @@ def _memory() -> Iterator[None]:
         ):
             yield
     finally:
-        blanked.SECRETS.__dict__.update(secrets)
+        blanked._secrets = secrets
         for name, (handlers, level) in log.items():
             logging.getLogger(name).handlers[:] = handlers
             logging.getLogger(name).setLevel(level)

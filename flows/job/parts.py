@@ -28,7 +28,7 @@ from flows.job.lock import new_order, part_lock
 from flows.job.problem import Problem
 from flows.prefect.runs import translated
 from tasks import declared
-from tasks.shared.blanked import SECRETS
+from tasks.shared.blanked import remember
 from tasks.shared.errors import InputError, NetworkError, SluiceError, Stopped, internal_error
 from tasks.shared.file_work import read_records, records_of
 from tasks.shared.files.data_directory import base_name, data_files
@@ -163,7 +163,7 @@ def do_part(order: PartOrder) -> State[Any]:
         _refuse_profiler()
         with part_lock(order.directory, order.name, order.part.number) as stop:
             config = order.inputs.load().config
-            SECRETS.config(config)
+            remember(config)
             declared(order.step).run(StepContext(
                 config=config, job_id=order.directory.name, job_dir=order.directory, position=order.position,
                 name=order.step, source=order.source, meter=meter, stop=stop, part=order.part,

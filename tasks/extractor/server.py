@@ -27,7 +27,7 @@ from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.http.errors import RequestContext, wrong_answer
 from tasks.shared.http.network import Network
-from tasks.shared.service import MetadataProbe, Service
+from tasks.shared.service import Found, Service
 
 SERVICE: Final = "extractor"
 FHIR_JSON: Final = "application/fhir+json"
@@ -54,6 +54,30 @@ _ALLOWED: Final = {
 _HINT: Final = "is services.extractor.base_url an extraction server, or is a login page in front of it?"
 
 T = TypeVar("T")
+
+
+_BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
+
+
+class MetadataProbe:
+    """One GET of ``/fhir/metadata`` without credentials, whatever the answer; after a 401 it is repeated with them: a
+    second 401 is a finding. Where the credentials are a client's, a token is obtained first, as the retry block says.
+    """
+
+    proves = False
+
+    def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
+        """See ``Probe``; a service without URL is not asked."""
+        if not service.url:
+            return
+        url = f"{service.url.rstrip('/')}/fhir/metadata"
+        try:
+            with service.client(config, timeout=15.0, **more) as client:
+                client.authorize()
+                if client.peek("GET", url).status == 401:
+                    client.send(Call("GET", url, "test request", accept=_BUT_401))
+        except SluiceError as error:
+            yield error
 
 
 def service(config: PipelineConfig) -> Service:

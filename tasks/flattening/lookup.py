@@ -21,7 +21,7 @@ from pydantic.alias_generators import to_camel
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.named_file import JsonFile, strict_json
 
-_FILE: Final = JsonFile("lookup", "the lookup file", "services.flattening.lookup_path names the lookup table")
+_FILE: Final = JsonFile("lookup", "the lookup file (services.flattening.lookup_path)")
 
 
 class _LookupPart(BaseModel, extra="forbid", alias_generator=to_camel, defer_build=True):

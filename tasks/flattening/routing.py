@@ -18,7 +18,7 @@ from tasks.flattening.views import GroupView
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundles import unwrapped
 from tasks.shared.fhir.crtdl import AttributeGroup
-from tasks.shared.fhir.resource import UNREADABLE, head_of, profiles_of, target_of
+from tasks.shared.fhir.resource import UNREADABLE, head_of, target_of
 
 _LEFT_OUT: Final = -1
 """The place of a group that has no view."""
@@ -109,7 +109,7 @@ class Router:
             return found or ()
         self.by_type += 1
         try:
-            keys = dict.fromkeys((resource.type, profile) for profile in profiles_of(resource.raw))
+            keys = dict.fromkeys((resource.type, profile) for profile in _profiles_of(resource.raw))
         except UNREADABLE:
             raise DataError("not-a-resource", "not a FHIR resource: the line is no valid JSON") from None
         of_type = self._by_type.get(resource.type, ())
@@ -136,3 +136,17 @@ def read_grouping(raw: bytes | msgspec.Raw) -> tuple[list[str], list[str]] | Non
     except (*UNREADABLE, KeyError, TypeError, AttributeError):
         return None
     return ([*groups], [key for key in targets if key is not None]) if groups else None
+
+
+class _Profiled(msgspec.Struct, gc=False):
+    meta: Any = None
+
+
+_profiled = msgspec.json.Decoder(_Profiled)
+
+
+def _profiles_of(raw: bytes | msgspec.Raw) -> list[str]:
+    """Return the profiles that a resource claims in ``meta.profile``, without their versions."""
+    meta = _profiled.decode(raw).meta
+    claimed = meta.get("profile") if isinstance(meta, dict) else None
+    return [one.partition("|")[0] for one in claimed or () if isinstance(one, str)]

@@ -14,7 +14,6 @@ from tasks.flattening.views import GroupView, no_views, views
 from tasks.shared.errors import SluiceError
 from tasks.shared.fhir.crtdl import crtdl_in, read_content
 from tasks.shared.fhir.crtdl_preprocessing import effective_file, enrich
-from tasks.shared.files.named_file import file_findings
 from tasks.shared.step import CheckContext, Step
 
 _GROWTH = 4
@@ -47,8 +46,7 @@ def _read(context: CheckContext) -> tuple[LookupFile, tuple[Sequence[GroupView],
     path, query = context.config.services.flattening.lookup_path, context.given.crtdl
     if path is None:
         return LookupFile(), None
-    lookup = LookupFile(findings=list(file_findings("services.flattening.lookup_path", path)))
-    lookup = lookup if lookup.findings else read_lookup(path)
+    lookup = read_lookup(path)
     if query is None or lookup.findings:
         return lookup, None
     own = effective_file(context.job_dir) if context.job_dir is not None else None

@@ -45,10 +45,13 @@ class AnonymizationRules:
 def read_rules(path: Path) -> AnonymizationRules:
     """Read the anonymization file. Raises ``InputError``: ``file-unreadable``, ``file-empty``, ``rules-not-yaml``."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise InputError("file-unreadable", "the anonymization file is no regular file", context=f"{KEY}: {path}")
         content = path.read_bytes()
     except OSError as error:
         what = f"the anonymization file cannot be read: {error.strerror or type(error).__name__}"
-        raise InputError("file-unreadable", what, context=f"{KEY}: {path}") from None
+        hint = "check the path; a relative one starts at the working directory"
+        raise InputError("file-unreadable", what, context=f"{KEY}: {path}", hint=hint) from None
     document = _parse(content, path)
     if document is None:
         hint = "give the correct file, or leave out the key: the service then uses its own rules"

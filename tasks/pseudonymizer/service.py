@@ -9,7 +9,7 @@ from typing import Final
 
 from config import PipelineConfig
 from tasks.pseudonymizer.rules import AnonymizationRules
-from tasks.shared.blanked import SECRETS
+from tasks.shared.blanked import remember_text
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import Call, ServiceClient
 
@@ -34,7 +34,7 @@ class Deidentify:
         self._slots = threading.Semaphore(config.services.pseudonymizer.max_concurrent_requests)
         self._envelope = _envelope(rules.content) if rules is not None else (b"", b"")
         for secret in (base64.b64encode(rules.content).decode(), *rules.keys) if rules is not None else ():
-            SECRETS.text(secret)
+            remember_text(secret)
 
     def __call__(self, resource: bytes) -> Answer:
         """Send one resource. Raises what ``ServiceClient.send`` raises."""

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from tasks.pseudonymizer.output import OUTPUT, refuse_leaks
 from tasks.pseudonymizer.probe import service
-from tasks.pseudonymizer.rules import KEY, read_rules
+from tasks.pseudonymizer.rules import read_rules
 from tasks.pseudonymizer.run import STATE, run
 from tasks.shared.errors import GateError, InputError, SluiceError
-from tasks.shared.files.named_file import file_findings
 from tasks.shared.report import StepReport
 from tasks.shared.step import CheckContext, GivenInputs, Step, StepContext
 
@@ -26,15 +25,11 @@ def rules_unused(_given: GivenInputs) -> InputError:
 def checks(context: CheckContext) -> Iterator[SluiceError]:
     """Yield the errors of the anonymization file."""
     path = context.config.services.pseudonymizer.anonymization_config
-    if path is None:
-        return
-    unreadable = list(file_findings("--anonymization-config" if context.given.anonymization_config else KEY, path))
-    yield from unreadable
-    if not unreadable:
-        try:
+    try:
+        if path is not None:
             read_rules(path)
-        except SluiceError as error:
-            yield error
+    except SluiceError as error:
+        yield error
 
 
 def warnings(context: CheckContext) -> Iterator[str]:

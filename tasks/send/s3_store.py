@@ -29,7 +29,7 @@ from botocore.utils import conditionally_calculate_md5
 
 from config import PipelineConfig
 from tasks.send.s3_refusal import error_of, is_busy
-from tasks.shared.blanked import SECRETS
+from tasks.shared.blanked import remember
 from tasks.shared.errors import InputError, InternalError, ServiceError, SluiceError
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import Call, ServiceClient
@@ -70,7 +70,7 @@ class StoreClient:
         within: float = math.inf,
     ) -> None:
         auth, s3 = config.services.send.auth, config.services.send.s3
-        SECRETS.config(auth)
+        remember(auth)
         password = auth.password.get_secret_value() if auth.password else ""
         user = None if auth.username is None else (auth.username, password)
         # After signing: a reverse proxy takes it away again.

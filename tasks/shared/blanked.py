@@ -21,43 +21,36 @@ _SENT: Final = re.compile(rb"\b(Basic|Bearer) +[\w.~+/=-]+|\beyJ[\w-]+\.[\w-]+\.
 """What an ``Authorization`` looks like, and a token alone."""
 
 
-class Secrets:
-    """Secrets to replace with ``MARK``. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._texts: frozenset[bytes] = frozenset()
-
-    def config(self, model: BaseModel) -> None:
-        """Remember every secret of a configuration, or of a part of it."""
-        for name in type(model).model_fields:
-            value = getattr(model, name)
-            if isinstance(value, BaseModel):
-                self.config(value)
-            elif isinstance(value, SecretStr):
-                self.text(value.get_secret_value())
-            elif name == "access_key_id" and value:
-                self.text(value)
-
-    def text(self, value: str) -> None:
-        """Remember a secret, also as a form spells it."""
-        if len(value) >= LEAST:
-            self._texts |= {value.encode(), quote_plus(value).encode()}
-
-    def blanked(self, data: bytes) -> bytes:
-        """``data`` with ``MARK`` for every secret, the longest first."""
-        for secret in sorted(self._texts, key=len, reverse=True):
-            data = data.replace(secret, MARK)
-        return _SENT.sub(MARK, data)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._texts = frozenset()
+_secrets: frozenset[bytes] = frozenset()
 
 
-SECRETS: Final = Secrets()
-"""The secrets of this process."""
+def remember(model: BaseModel) -> None:
+    """Remember every secret of a configuration, or of a part of it."""
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            remember(value)
+        elif isinstance(value, SecretStr):
+            remember_text(value.get_secret_value())
+        elif name == "access_key_id" and value:
+            remember_text(value)
+
+
+def remember_text(value: str) -> None:
+    """Remember a secret, also as a form spells it."""
+    global _secrets
+    if len(value) >= LEAST:
+        _secrets |= {value.encode(), quote_plus(value).encode()}
 
 
 def blanked(data: bytes) -> bytes:
-    """``data`` as it may be kept: every secret of this process is replaced."""
-    return SECRETS.blanked(data)
+    """``data`` as it may be kept: with ``MARK`` for every secret of this process, the longest first."""
+    for secret in sorted(_secrets, key=len, reverse=True):
+        data = data.replace(secret, MARK)
+    return _SENT.sub(MARK, data)
+
+
+def forget() -> None:
+    """Forget everything."""
+    global _secrets
+    _secrets = frozenset()

@@ -149,9 +149,7 @@ def internal_error(error: BaseException) -> SluiceError:
     for frame in frames:
         logger.debug("  at %s:%s in %s", frame.filename, frame.lineno, frame.name)
     if isinstance(error, OSError):
-        reason = error.strerror or type(error).__name__
-        named = str(error.filename) if error.filename is not None else place
-        return StorageError("storage", f"the file system refused ({reason})", context=named)
+        return storage_error(error, Path(str(error.filename or place)))
     hint = "this is a defect of the program; please report it with this line"
     return InternalError("internal", f"unexpected {type(error).__name__} at {place}", hint=hint)
 

@@ -15,7 +15,7 @@ from prefect import task
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Crashed, Failed
 
-from tasks.shared.blanked import SECRETS
+from tasks.shared.blanked import remember
 from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
 from tasks.shared.file_work import read_records, records_of
 from tasks.shared.files.inventory import kept_at, take_inventory
@@ -38,7 +38,7 @@ def run_step(step: Step, context: StepContext) -> StepReport | Exception:
 
     def work() -> StepReport:
         started = time.monotonic()
-        SECRETS.config(context.config)  # of all services: gateways quote more than what was theirs
+        remember(context.config)  # of all services: gateways quote more than what was theirs
         doubts = tuple(proved(step.services(context.config), context))
         done = step.run(context)
         reconcile(context, done)

@@ -55,30 +55,6 @@ class Probe(Protocol):
         ...
 
 
-_BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
-
-
-class MetadataProbe:
-    """One GET of ``/fhir/metadata`` without credentials, whatever the answer; after a 401 it is repeated with them: a
-    second 401 is a finding. Where the credentials are a client's, a token is obtained first, as the retry block says.
-    """
-
-    proves = False
-
-    def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
-        """See ``Probe``; a service without URL is not asked."""
-        if not service.url:
-            return
-        url = f"{service.url.rstrip('/')}/fhir/metadata"
-        try:
-            with service.client(config, timeout=15.0, **more) as client:
-                client.authorize()
-                if client.peek("GET", url).status == 401:
-                    client.send(Call("GET", url, "test request", accept=_BUT_401))
-        except SluiceError as error:
-            yield error
-
-
 PATIENCE: Final = 120.0
 """Seconds that a service has for its synthetic requests, repetitions included: the first one may start an engine."""
 

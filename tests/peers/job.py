@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from config import PipelineConfig
-from tasks.shared.blanked import SECRETS
+from tasks.shared.blanked import remember
 from tasks.shared.service import Service
 from tasks.shared.step import GivenInputs, Source, StepContext
 from tests.peers.data import as_line
@@ -49,7 +49,7 @@ def probed(service: Service, config: PipelineConfig, **options: Any) -> list[Any
 
 def keep_secret(config: PipelineConfig) -> None:
     """Blank the secrets of a configuration in what is kept and shown, as the step's task does before it runs a step."""
-    SECRETS.config(config)
+    remember(config)
 
 
 class StepJob:

@@ -17,7 +17,7 @@ from tasks.shared.files.named_file import JsonFile, strict_json
 KEYS = ("cohortDefinition", "dataExtraction")
 """What makes a JSON object a CRTDL."""
 
-_FILE = JsonFile("crtdl", "the CRTDL", "the input of a run is a directory")
+_FILE = JsonFile("crtdl", "the CRTDL")
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,7 @@ class _Head(msgspec.Struct, rename="camel", gc=False):
     id: Any = None
 
 
-class _Profiled(msgspec.Struct, gc=False):
-    meta: Any = None
-
-
 _head = msgspec.json.Decoder(_Head)
-_profiled = msgspec.json.Decoder(_Profiled)
 
 
 def parse_json(body: bytes) -> Any:
@@ -69,13 +64,6 @@ def head_of(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
     if read is None or TYPE.fullmatch(read.resource_type) is None:
         raise DataError("not-a-resource", "not a FHIR resource: an object with a resourceType is expected")
     return read.resource_type, read.id if isinstance(read.id, str) else None
-
-
-def profiles_of(raw: bytes | msgspec.Raw) -> list[str]:
-    """Return the profiles that a resource claims in ``meta.profile``, without their versions."""
-    meta = _profiled.decode(raw).meta
-    claimed = meta.get("profile") if isinstance(meta, dict) else None
-    return [one.partition("|")[0] for one in claimed or () if isinstance(one, str)]
 
 
 def references_in(raw: bytes | msgspec.Raw) -> set[str]:

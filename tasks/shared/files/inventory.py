@@ -52,11 +52,6 @@ class Inventory:
         """Return the SHA-256 (hex) of the inventory: equal if names, sizes and contents are."""
         return hashlib.sha256(self.lines).hexdigest()
 
-    @cached_property
-    def by_name(self) -> dict[str, InventoryEntry]:
-        """Return the files by their names."""
-        return {entry.name: entry for entry in self.entries}
-
     def save(self, path: Path) -> None:
         """Save it, in a file that appears by rename. Raises ``StorageError``."""
         write_whole(path, self.lines)
@@ -124,7 +119,7 @@ def kept_at(job_dir: Path, position: int) -> Path:
 
 def differences(before: Inventory, now: Inventory) -> list[str]:
     """Return the first twenty differences, a line each for a person: removed, added, changed."""
-    old, new = before.by_name, now.by_name
+    old, new = ({one.name: one for one in files.entries} for files in (before, now))
     told = [f"removed: {name}" for name in old.keys() - new.keys()]
     told += [f"added: {name}" for name in new.keys() - old.keys()]
     told += [f"changed: {name}" for name in old.keys() & new.keys() if old[name] != new[name]]

@@ -21,7 +21,7 @@ from urllib.parse import quote_plus, urlsplit
 import httpx
 
 from config import AuthConfig
-from tasks.shared.blanked import SECRETS
+from tasks.shared.blanked import remember
 from tasks.shared.errors import TOKEN_OPERATION, InputError, ServiceBusyError, ServiceError, SluiceError
 from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer, place
@@ -98,7 +98,7 @@ class Credentials:
         self._grant: _ClientCredentials | None = None
         if auth is None:
             return
-        SECRETS.config(auth)
+        remember(auth)
         block = f"services.{service}.auth"
         if auth.oauth_issuer_uri:
             self._grant = _ClientCredentials(auth, block, fetch)

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from config import RetryConfig
-from tasks.shared.errors import TOKEN_OPERATION, InputError, ServiceError, SluiceError, TransientError
+from tasks.shared.errors import TOKEN_OPERATION, InputError, ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.auth import Account, Credentials, OriginAuth, origin_of
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext, error_for, error_without_answer
@@ -116,7 +116,9 @@ class ServiceClient:
         def attempt() -> Answer:
             return self._once(call, auth, repeated=next(attempts) > 0)
 
-        return self._retrying(retryable=_not_a_token)(attempt) if retry else attempt()
+        # A token is obtained inside an attempt and has been tried as often as the retry block says.
+        again = self._retrying(retryable=lambda error: error.operation != TOKEN_OPERATION)
+        return again(attempt) if retry else attempt()
 
     @contextmanager
     def stream(
@@ -271,8 +273,3 @@ def _redirected(where: RequestContext, response: httpx.Response, *, follow: bool
     except (SluiceError, httpx.InvalidURL, ValueError):
         pass
     raise where.error(ServiceError, "redirect-refused", what, hint=hint, status=response.status_code)
-
-
-def _not_a_token(error: TransientError) -> bool:
-    """A token is obtained inside an attempt and has been tried as often as the retry block says."""
-    return error.operation != TOKEN_OPERATION

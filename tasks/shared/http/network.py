@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import httpx
 
 from config import TlsConfig
-from tasks.shared.blanked import SECRETS
+from tasks.shared.blanked import remember_text
 from tasks.shared.errors import InputError
 from tasks.shared.log import logger
 
@@ -151,7 +151,7 @@ def _checked(variable: str, text: str) -> str:
         parts = urlsplit(url)
         if parts.scheme == "http" and parts.hostname and parts.port != 0:
             httpx.Proxy(url)
-            SECRETS.text(unquote(parts.password or ""))
+            remember_text(unquote(parts.password or ""))
             return url
     except (ValueError, httpx.InvalidURL):  # the message would quote the text
         pass

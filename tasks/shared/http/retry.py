@@ -16,7 +16,7 @@ from typing import Final
 import tenacity
 
 from config import RetryConfig
-from tasks.shared.errors import ServiceBusyError, TransientError
+from tasks.shared.errors import TransientError
 from tasks.shared.log import logger
 from tasks.shared.meter import Held, Meter
 
@@ -62,10 +62,7 @@ def retrying(
         return state.outcome.exception() if state.outcome else None
 
     def wait(state: tenacity.RetryCallState) -> float:
-        error = failure(state)
-        return wait_seconds(
-            rules, state.attempt_number - 1, error.retry_after if isinstance(error, ServiceBusyError) else None
-        )
+        return wait_seconds(rules, state.attempt_number - 1, getattr(failure(state), "retry_after", None))
 
     def announce(state: tenacity.RetryCallState) -> None:
         error, seconds = failure(state), state.upcoming_sleep

@@ -138,25 +138,28 @@ class TestNamedFiles:
         assert "pseudonymizer" in error.message
 
     def test_the_rules_of_the_configuration_and_of_the_option_must_be_there(self, found, tmp_path):
-        configured = found("local_import, pseudonymizer", PSEUDONYMIZER)["file-not-found"]
+        configured = found("local_import, pseudonymizer", PSEUDONYMIZER)["file-unreadable"]
         assert "services.pseudonymizer.anonymization_config: rules.yaml" in (configured.context or "")
         (tmp_path / "rules.yaml").write_text("fhirVersion: R4\n")
-        assert "file-not-found" not in found("local_import, pseudonymizer", PSEUDONYMIZER)
+        assert "file-unreadable" not in found("local_import, pseudonymizer", PSEUDONYMIZER)
         option = found("local_import, pseudonymizer", PSEUDONYMIZER, anonymization_config=str(tmp_path / "other.yaml"))
-        assert "--anonymization-config" in (option["file-not-found"].context or "")
+        assert "other.yaml" in (option["file-unreadable"].context or "")
+        os.mkfifo(tmp_path / "pipe.yaml")
+        option = found("local_import, pseudonymizer", PSEUDONYMIZER, anonymization_config=str(tmp_path / "pipe.yaml"))
+        assert "file-unreadable" in option
         (tmp_path / "rules.yaml").write_text("")
         assert "file-empty" in found("local_import, pseudonymizer", PSEUDONYMIZER)
 
     def test_the_lookup_file_must_be_there_when_flattening_is_enabled(self, found, tmp_path):
-        error = found("local_import, flattening", FLATTENING)["file-not-found"]
-        assert "services.flattening.lookup_path" in (error.context or "")
+        error = found("local_import, flattening", FLATTENING)["lookup-unreadable"]
+        assert "services.flattening.lookup_path" in error.message
         (tmp_path / "lookup.json").write_text("[]")
-        assert "file-not-found" not in found("local_import, flattening", FLATTENING)
+        assert "lookup-unreadable" not in found("local_import, flattening", FLATTENING)
 
     def test_files_of_steps_that_are_not_enabled_or_are_done_are_not_asked_for(self, found, tmp_path):
         assert found("local_import", PSEUDONYMIZER + FLATTENING) == {}
         done = {"done": [1, 2]}
-        assert "file-not-found" not in found("local_import, pseudonymizer", PSEUDONYMIZER, job=done)
+        assert "file-unreadable" not in found("local_import, pseudonymizer", PSEUDONYMIZER, job=done)
         gone = str(tmp_path / "gone.txt")
         assert found("extractor, wait", EXTRACTOR, patients=gone, job={"done": [1]}) == {}
 

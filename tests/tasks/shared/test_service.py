@@ -10,8 +10,9 @@ from pydantic import SecretStr
 
 from config import STEPS, AuthConfig, PipelineConfig, RetryConfig
 from tasks import declared
+from tasks.extractor.server import MetadataProbe
 from tasks.shared.errors import ServiceError
-from tasks.shared.service import MetadataProbe, Service
+from tasks.shared.service import Service
 from tests.conftest import ROOT
 from tests.peers import job
 from tests.peers.server import Reply, closed_port, loopback

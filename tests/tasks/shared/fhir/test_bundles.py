@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundles import close_bundle, open_bundle, unwrapped
 from tasks.shared.fhir.persons import Identifying, Kind, identifying
-from tasks.shared.fhir.resource import head_of, profiles_of, references_in, target_of
+from tasks.shared.fhir.resource import head_of, references_in, target_of
 from tests.peers.data import bundle, patient, resource
 
 SPELLED = (
@@ -79,7 +79,6 @@ def test_head_profiles_and_references_are_read_wherever_they_stand() -> None:
          "author": {"reference": 'a"b'}, "subject": {"reference": "Patient/p"}}
     ).encode()  # fmt: skip
     assert head_of(text) == ("Basic", "i" * 70)
-    assert profiles_of(text) == ["http://p"]
     assert references_in(text) == {'a"b', "Patient/p"}
 
 

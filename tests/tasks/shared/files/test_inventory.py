@@ -72,7 +72,7 @@ def test_a_kept_one_is_private_and_comes_back_only_as_what_it_was(job: Path) -> 
 
 def test_a_file_whose_hash_is_known_is_not_read(job: Path) -> None:
     known, read = {"import/b.ndjson": "abc"}, list[int]()
-    assert inventory_of(job, known=known, read=read.append).by_name["import/b.ndjson"].sha256 == "abc"
+    assert "abc" in [one.sha256 for one in inventory_of(job, known=known, read=read.append).entries]
     assert read == [1]
 
 
