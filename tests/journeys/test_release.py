@@ -107,6 +107,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_every_view_shows_report_and_decision(gate: ReleaseGate) -> None:
+    gate.configure(on_stop="fail")  # which is for jobs that ask nobody
     started = gate.start()
     stops = gate.document().number_of("stop")
     assert gate.page.stat().st_mode & 0o777 == 0o600
@@ -134,6 +135,17 @@ def test_every_view_shows_report_and_decision(gate: ReleaseGate) -> None:
         assert WHY in place
     assert f"Released despite {stops} reasons to stop" in gate.artifact()
     gate.covers("import")
+
+
+def test_a_decision_about_other_files_is_not_in_the_last_report(gate: ReleaseGate) -> None:
+    gate.config.write_text(gate.config.read_text().replace("wait, send", "wait, send, wait"))
+    gate.start()
+    gate.release()
+    Path(gate.status()["waiting"]["directory"], "fixed.ndjson").write_text(PATIENT)
+    gate.go_on("--approve", "--by", "Bo", code=5)
+    gate.go_on("--approve", "--by", "Bo")
+    assert [one["by"] for one in gate.status()["decisions"]] == ["Anna", "Bo"]
+    assert [one.by for one in gate.document().decisions] == ["Anna"]
 
 
 def test_job_report_checks_for_stops(gate: ReleaseGate) -> None:

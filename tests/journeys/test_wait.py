@@ -34,3 +34,20 @@ def test_corrections_are_repaired_shown_and_sent(sluice, project, fhir):
     assert fhir.total() == 0
     approve(0)
     assert fhir.total() == 1
+
+
+def test_corrections_changed_after_their_approval_are_asked_about_where_nothing_reads_them(sluice, project):
+    config = project / "config.yaml"
+    config.write_text(config.read_text().replace("wait, send", "wait"))
+    job = sluice("pipeline", "start", "config.yaml").job
+    corrected = project / "jobs" / job / "import_wait" / "fixed.ndjson"
+    corrected.write_text(LINE + "{\n")
+    approve = ("pipeline", "continue", "config.yaml", job, "--approve")
+    assert [sluice(*approve).code for _ in range(2)] == [5, 1]
+    corrected.write_text(LINE)
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    status = sluice.status(job)
+    assert (status["state"], status["error"]) == ("waiting", None)
+    assert "changed: import_wait/fixed.ndjson" in status["waiting"]["reason"]
+    assert sluice(*approve).code == 0
+    assert sluice.status(job)["state"] == "completed"
