@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,19 @@ def test_two_commands_at_once_start_one_server_that_stays(jobs: Path) -> None:
     found = server.find(jobs / ".prefect")
     assert found is not None
     assert set(said) == {f"{found.url} {known(jobs).pid}\n"}
+
+
+def test_while_one_command_starts_it_no_other_does(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    not_on_4200(jobs)
+    with (jobs / ".prefect/start.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        another = threading.Thread(target=server.begin, args=(jobs,))
+        another.start()
+        another.join(0.5)
+        assert known(jobs).pid == 0
+    another.join()
+    assert server.stop(jobs / ".prefect")
 
 
 def test_after_kill_9_the_next_command_starts_it_on_its_old_port(jobs: Path) -> None:
