@@ -54,7 +54,7 @@ _CODES: Final = {
     Kind.IDENTIFIER: "identifier", Kind.PLACE: "place", Kind.BIRTH_DATE: "birth-day",
     DISPLAY: "display", TEXT: "free-text", CODE_TEXT: "code-text",
 }  # fmt: skip
-_KINDS: Final = (Kind.NAME, Kind.IDENTIFIER, Kind.TELECOM, Kind.ADDRESS, Kind.PHOTO)
+_KINDS: Final[tuple[str, ...]] = (Kind.NAME, Kind.IDENTIFIER, Kind.TELECOM, Kind.ADDRESS, Kind.PHOTO)
 _SUBJECTS: Final = (".subject.reference", ".patient.reference", ".beneficiary.reference")
 
 
@@ -134,14 +134,13 @@ def few_alike(facts: JobFacts, measured: Measured, years: int = 1) -> tuple[int,
 
 def _originals(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
     k = facts.config.report.k
-    for (path, kind), (lines, kept) in sorted(originals(facts).items(), key=_by_kind):
+    for (path, kind), (lines, kept) in sorted(originals(facts).items(), key=lambda item: (_rank(item[0][1]), item[0])):
         affects = _affects(measured, path, k) or banded(lines, k, unit="lines")
         yield finding("kept" if kept else "original", path, kind=kind, affects=affects)
 
 
-def _by_kind(item: tuple[tuple[str, str], object]) -> tuple[int, str]:
-    path, kind = item[0]
-    return (_KINDS.index(Kind(kind)) if kind in _KINDS else len(_KINDS)), path
+def _rank(kind: str) -> int:
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
 
 
 def _affects(measured: Measured, path: str, k: int) -> Count | None:
@@ -152,8 +151,7 @@ def _affects(measured: Measured, path: str, k: int) -> Count | None:
 def _left(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
     k, known = facts.config.report.k, {path for path, _ in originals(facts)}
     beside: list[IdentifyingPath] = []
-    ordered = sorted(measured.paths, key=lambda one: _by_kind(((one.path, one.kind), one)))
-    for one in ordered:
+    for one in sorted(measured.paths, key=lambda one: (_rank(one.kind), one.path)):
         code = code_of(one, facts)
         if code == "code-text":
             beside.append(one)

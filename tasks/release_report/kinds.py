@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tasks.shared.fhir.persons import ELEMENTS, NO_VALUES, PERSONS, SHARED_PLACES, Kind
+from tasks.shared.fhir.resource import TYPE
 
 ATTACHMENT: Final = "attachment data"
 DISPLAY: Final = "display"
@@ -34,22 +35,6 @@ ValueSet
 """
 IMPERSONAL: Final = frozenset(_IMPERSONAL_NAMES.split())
 """Types that are about nobody: what people published, places, things, and where data come from."""
-
-_TYPES_NAMES: Final = """
-Account AdverseEvent AllergyIntolerance Appointment AppointmentResponse AuditEvent Basic Binary
-BiologicallyDerivedProduct BodyStructure Bundle CarePlan CareTeam ChargeItem Claim ClaimResponse ClinicalImpression
-Communication CommunicationRequest Composition Condition Consent Contract Coverage CoverageEligibilityRequest
-CoverageEligibilityResponse DetectedIssue DeviceRequest DeviceUseStatement DiagnosticReport DocumentManifest
-DocumentReference Encounter EnrollmentRequest EnrollmentResponse EpisodeOfCare ExplanationOfBenefit
-FamilyMemberHistory Flag Goal Group GuidanceResponse ImagingStudy Immunization ImmunizationEvaluation
-ImmunizationRecommendation Invoice Linkage List MeasureReport Media MedicationAdministration MedicationDispense
-MedicationRequest MedicationStatement MolecularSequence NutritionOrder Observation Parameters Patient PaymentNotice
-PaymentReconciliation Person Practitioner PractitionerRole Procedure QuestionnaireResponse RelatedPerson RequestGroup
-ResearchSubject RiskAssessment Schedule ServiceRequest Slot Specimen Subscription SupplyDelivery SupplyRequest Task
-TestReport VerificationResult VisionPrescription
-"""
-TYPES: Final = IMPERSONAL | frozenset(_TYPES_NAMES.split())
-"""Types whose names are shown; any other name of a type is a text of the data."""
 
 _CODINGS: Final = frozenset({"coding", "valueCoding", "security", "tag", "class", "event", "subtype", "modality"})
 _ORGANIZATION_NAMES: Final = """
@@ -191,7 +176,7 @@ def is_persons(reference: Mapping[str, Any], element: str) -> bool:
     if isinstance(target, str) and not target.startswith(("urn:", "#")):
         path, searched, _ = target.partition("/_history/")[0].partition("?")
         kind = (path if searched else path.rpartition("/")[0]).rpartition("/")[2] or kind
-    if isinstance(kind, str) and kind in TYPES:
+    if isinstance(kind, str) and TYPE.fullmatch(kind):
         return kind in _PEOPLE
     return element not in _PLACES
 

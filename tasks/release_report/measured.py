@@ -12,15 +12,15 @@ PatientClass = tuple[str, str, str]
 """Birth year, sex and region."""
 
 
-class ScannedFile(NamedTuple):
+@dataclass(slots=True)
+class ScannedFile:
     """A file: its path below the job's directory, bytes and SHA-256 as stored, and what is in it."""
 
     name: str
-    size: int
-    sha256: str
-    content: int
-    lines: int
-    resources: int
+    size: int = 0
+    sha256: str = ""
+    lines: int = 0
+    resources: int = 0
     unread: int = 0
     """Lines that are no FHIR data; -1 if the file itself cannot be read."""
 

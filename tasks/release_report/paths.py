@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tasks.release_report.dates import precision_of
-from tasks.release_report.kinds import CODE_TEXT, DISPLAY, MAYBE_TEXT, TEXT, TYPES, is_persons, kind_of
+from tasks.release_report.kinds import CODE_TEXT, DISPLAY, MAYBE_TEXT, TEXT, is_persons, kind_of
 from tasks.release_report.measured import IdentifyingPath
 from tasks.release_report.numbers import Tally
 from tasks.shared.fhir.persons import Kind
+from tasks.shared.fhir.resource import TYPE
 
 OTHERS: Final = "…"
 """The name of what has no name that can be shown."""
@@ -145,7 +146,6 @@ class Paths:
 
     def read(self, resource: Mapping[str, Any], name: str) -> None:
         """Count a resource of a type, and what is of interest in it."""
-        name = name if name in TYPES else OTHERS
         self.types.setdefault(name, Sightings()).see(self.at)
         self._walk(resource, self._roots.setdefault(name, Node(name, name)))
 
@@ -226,5 +226,5 @@ class Paths:
 
 
 def _of_type(node: Node, name: str) -> Node:
-    name = name if name in TYPES else OTHERS
+    name = name if TYPE.fullmatch(name) else OTHERS
     return Node(f"{node.path}.{name}", name)

@@ -65,18 +65,6 @@ def scan(
     return found.result(scanned)
 
 
-@dataclass
-class _Reading:
-    """A file while it is read."""
-
-    digest: Any = field(default_factory=hashlib.sha256)
-    size: int = 0
-    content: int = 0
-    lines: int = 0
-    resources: int = 0
-    unread: int = 0
-
-
 class _Pass:
     def __init__(self, settings: ScanSettings, stop: Stop, read: Callable[[int], None]) -> None:
         self._settings = settings
@@ -95,45 +83,42 @@ class _Pass:
 
     def file(self, path: Path, name: str) -> ScannedFile:
         """Read one file. Raises ``StorageError`` and ``Stopped``."""
-        reading = _Reading()
+        found, digest = ScannedFile(name), hashlib.sha256()
 
         def stored(piece: bytes) -> None:
             self._stop.check()
-            reading.digest.update(piece)
-            reading.size += len(piece)
+            digest.update(piece)
+            found.size += len(piece)
             self._read(len(piece))
 
         try:
             if is_table(path):
-                reading.resources = self._tables.read(path, stored)
-                reading.lines = reading.resources
+                found.lines = found.resources = self._tables.read(path, stored)
             elif is_ndjson_name(path.name):
                 for _, line in lines(path, self._settings.longest_line, stored=stored):
-                    reading.lines += 1
-                    reading.content += len(line) + 1
-                    self._line(line, reading)
+                    found.lines += 1
+                    self._line(line, found)
             else:
-                reading.unread = -1
+                found.unread = -1
         except DataError:
-            reading.unread = -1
-        if reading.unread < 0:
-            reading.digest, reading.size = _whole(path)  # it was not read to its end
-        return ScannedFile(
-            name, reading.size, reading.digest.hexdigest(), reading.content, reading.lines, reading.resources,
-            reading.unread,
-        )  # fmt: skip
+            found.unread = -1
+        if found.unread < 0:  # it was not read to its end
+            with storage_errors(path), path.open("rb") as file:
+                digest, found.size = hashlib.file_digest(file, "sha256"), file.tell()
+        found.sha256 = digest.hexdigest()
+        return found
 
-    def _line(self, line: bytes, reading: _Reading) -> None:
+    def _line(self, line: bytes, found: ScannedFile) -> None:
         self._at.line += 1
         try:
             resources, counted = _opened(line)
             heads = [head_of(raw) for raw, _ in resources]
             self._resources.update([counted] if counted else [kind for kind, _ in heads])
-            reading.resources += 1 if counted else len(heads)
+            found.resources += 1 if counted else len(heads)
             self._patient_resources += sum(kind == "Patient" for kind, _ in heads)
             self._of_line(resources, heads)
         except (DataError, *UNREADABLE):
-            reading.unread += 1
+            found.unread += 1
 
     def _of_line(self, resources: Sequence[Resource], heads: Sequence[tuple[str, str | None]]) -> None:
         """Read the resources of a line: all are of its patient if there is one, else each is of its own subject."""
@@ -203,8 +188,3 @@ def _form_of(own: str) -> str:
     if _UUID.fullmatch(own):
         return "uuid"
     return "hashed" if _HASHED.fullmatch(own) else "other"
-
-
-def _whole(path: Path) -> tuple[Any, int]:
-    with storage_errors(path), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256"), file.tell()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tasks.release_report.dates import PRECISIONS
 from tasks.release_report.document import ReportFinding, ReportSection, Table, Value
 from tasks.release_report.facts import JobFacts
 from tasks.release_report.findings import can_show, few_alike, shown_texts
-from tasks.release_report.kinds import TYPES
 from tasks.release_report.measured import Measured
 from tasks.release_report.numbers import Tally, banded, counted
 from tasks.release_report.scan import ID_FORMS
@@ -68,8 +67,7 @@ def _leaving(facts: JobFacts, measured: Measured, checksum: str) -> Iterator[Par
     types = sorted(measured.types.items(), key=lambda item: (-item[1].resources, item[0]))
     yield _table(
         "types", "type resources patients",
-        ((name if name in TYPES else "@other-type", of.resources, counted(of.found, k, measured.patients))
-         for name, of in types),
+        ((name, of.resources, counted(of.found, k, measured.patients)) for name, of in types),
     )  # fmt: skip
 
 
@@ -175,21 +173,21 @@ def _apart(facts: JobFacts, measured: Measured) -> Iterator[Part]:
 
 def _unchecked(facts: JobFacts, measured: Measured) -> Iterator[Part]:
     """Yield what was not checked. Never empty: some things no program checks."""
-    conditions: Mapping[str, Callable[[], bool]] = {
-        "text-unread": lambda: True,
-        "attachments-unread": lambda: True,
-        "rare-combinations": lambda: True,
-        "pseudonymized-elsewhere": lambda: not facts.pseudonymized,
-        "dates-sampled": lambda: facts.pseudonymized,
-        "corrected-uncompared": lambda: facts.corrected,
-        "tables-by-column": lambda: measured.tables,
-        "files-unread": lambda: any(file.unread for file in measured.files),
-        "not-validated": lambda: facts.done("validation") is None,
-        "consent-not-asked": lambda: facts.consent == "consent-not-asked",
-        "consent-unchecked": lambda: facts.consent == "consent-unchecked",
-        "origin-unknown": lambda: facts.done("extractor") is None,
+    conditions = {
+        "text-unread": True,
+        "attachments-unread": True,
+        "rare-combinations": True,
+        "pseudonymized-elsewhere": not facts.pseudonymized,
+        "dates-sampled": facts.pseudonymized,
+        "corrected-uncompared": facts.corrected,
+        "tables-by-column": measured.tables,
+        "files-unread": any(file.unread for file in measured.files),
+        "not-validated": facts.done("validation") is None,
+        "consent-not-asked": facts.consent == "consent-not-asked",
+        "consent-unchecked": facts.consent == "consent-unchecked",
+        "origin-unknown": facts.done("extractor") is None,
     }
-    yield from (name for name, holds in conditions.items() if holds())
+    yield from (name for name, holds in conditions.items() if holds)
 
 
 def _decision(facts: JobFacts) -> Iterator[Part]:

@@ -19,8 +19,6 @@ from tasks.release_report.numbers import Count
 from tasks.shared.markdown import visible
 from tasks.shared.units import human_bytes
 
-LANGUAGES: Final = ("en", "de")
-
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 

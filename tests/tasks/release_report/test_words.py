@@ -12,8 +12,9 @@ import pytest
 import tasks.release_report
 from tasks.release_report.findings import LEVEL_OF
 from tasks.release_report.numbers import Count
-from tasks.release_report.words import LANGUAGES, Words
+from tasks.release_report.words import Words
 
+LANGUAGES = ("en", "de")
 PLACE = Path(tasks.release_report.__file__).parent
 ALL: dict[str, dict[str, Any]] = {
     language: json.loads((PLACE / "words" / f"{language}.json").read_text()) for language in LANGUAGES
