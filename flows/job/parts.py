@@ -89,9 +89,7 @@ def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Pa
                 overrides = (*inputs.overrides, "pipeline.parts=1", f"{limit}={share}")
                 given = inputs.model_copy(update={"overrides": overrides})
                 about = order, given, context.job_dir, step, context.position, context.input
-                logger.info(
-                    "%s: %d parts, %s", step, len(parts), context.config.pipeline.dask_address or "in processes here"
-                )
+                logger.info("%s: parts: %d", step, len(parts))
                 name = f"{step} part {{order.part.number}} of {len(parts)}"
                 do = task(name=f"{step} part", task_run_name=name, persist_result=False)(do_part)
                 futures = runner.map(do, {"order": [PartOrder(*about, part) for part in parts]})
@@ -116,8 +114,8 @@ def _cluster(context: StepContext) -> Iterator[Any]:
     with DaskTaskRunner(address=pipeline.dask_address, cluster_kwargs=local) as runner:
         try:
             runner.client.scheduler_info()
-        except OSError as error:
-            raise _failed(type(error).__name__) from None
+        except OSError:
+            raise _failed("it does not answer") from None
         yield runner
 
 
