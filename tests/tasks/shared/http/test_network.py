@@ -177,8 +177,11 @@ def test_a_proxy_that_refuses_or_is_away_is_named(scheme: str, transport: Made) 
         }
         for named, kind in cases.items():
             through = {f"{scheme.upper()}_PROXY": named}
-            with client(environ=through, attempts=1, transport=transport) as http, pytest.raises(kind, match="proxy"):
-                http.send(Call("GET", f"{scheme}://service.test/", "call"))
+            with client(environ=through, attempts=1, transport=transport) as http:
+                with pytest.raises(kind, match="proxy"):
+                    http.send(Call("GET", f"{scheme}://service.test/", "call"))
+                with pytest.raises(kind, match="proxy"):
+                    http.peek("GET", f"{scheme}://service.test/")
 
 
 def test_a_dead_host_is_noticed_by_keep_alive() -> None:
