@@ -18,6 +18,7 @@ from flows.job.lock import LOCK
 from flows.job.record import RecordedHandle, RecordWriter, at
 from flows.job.running import RunningJob
 from flows.job.state import JobState
+from flows.pipeline import prepare
 from flows.reports.terminal import Presenter
 from tasks import declared
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, SluiceError, Stopped
@@ -228,6 +229,14 @@ def test_a_worker_run_waits_for_the_process_that_still_ends_its_job(
         threading.Timer(0.3, fcntl.flock, (other, fcntl.LOCK_UN)).start()
         with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop(), deployed=True):
             pass
+
+
+def test_a_new_job_of_a_deployment_is_checked_before_its_first_step(inputs: JobInputs, prefect: FakePrefect) -> None:
+    with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop(), deployed=True) as deployed:
+        with pytest.raises(SluiceError, match="checks failed"):
+            prepare(deployed)
+        begin(deployed, 1)
+        prepare(deployed)  # it goes on: its steps check themselves
 
 
 def test_progress_and_ends_are_written_one_after_the_other(job: RunningJob) -> None:
