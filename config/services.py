@@ -112,7 +112,7 @@ class FlatteningConfig(ConfigBlock):
     service_url: RootUrl | None = Field(None, description="Service URL, without `/fhir`. Required by the step")
     lookup_path: FilePath | None = Field(None, description="Lookup table file (JSON). Required by the step")
     formats: Formats = Field(("csv",), min_length=1, description="Output formats")
-    timeout: Timeout = Field(30 * MINUTE, description="Longest wait for rows, from the request on")
+    timeout: Timeout = Field(30 * MINUTE, description="Longest time without a byte of an answer")
     batch_size_mb: Annotated[Integer, or_else(500)] = Field(
         500, ge=0, description="Memory budget (MiB). 0: the default"
     )
