@@ -49,16 +49,13 @@ def new_job(session: Session, inputs: JobInputs) -> Iterator[str]:
     from flows.pipeline import pipeline
     from flows.prefect import runs
 
-    job_id = runs.create(
-        pipeline,
-        name=job_name(session.loaded),
-        parameters=inputs.parameters(),
-        labels={"job.config": inputs.config, "job.steps": ",".join(session.loaded.config.pipeline.enabled_steps)},
-    )
+    job_id = runs.create(pipeline, name=job_name(session.loaded), parameters=inputs.parameters())
     directory = JobDirectory.of(session.jobs_dir, job_id)
     directory.create()
     with job_lock(directory.path):
-        session.api.set_labels(job_id, {"job.directory": str(directory.path)})
+        steps = ",".join(session.loaded.config.pipeline.enabled_steps)
+        head = {"config": inputs.config, "directory": str(directory.path), "steps": steps}
+        RecordWriter(session.api, job_id).write(head)
         yield job_id
 
 

@@ -34,16 +34,14 @@ class WaitForm(RunInput, FormAnswer):
     """
 
 
-def create(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any], labels: dict[str, Any]) -> str:
+def create(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any]) -> str:
     """Create a run in state Pending and return its id: the job id.
 
     Raises:
         NetworkError: the Prefect API does not answer, or fails.
     """
     with translated(), get_client(sync_client=True) as client:
-        run = client.create_flow_run(flow, name=name, parameters=parameters, state=Pending(), tags=[TAG])
-        client.update_flow_run_labels(run.id, labels)
-    return str(run.id)
+        return str(client.create_flow_run(flow, name=name, parameters=parameters, state=Pending(), tags=[TAG]).id)
 
 
 @contextmanager

@@ -116,7 +116,7 @@ def test_a_hundred_label_writes_beside_finishing_tasks_do_not_fail(prefect_api: 
     failed: list[Exception] = []
     here = {PREFECT_API_URL: prefect_api, PREFECT_API_AUTH_STRING: os.environ["PREFECT_API_AUTH_STRING"]}
     with temporary_settings(here):
-        run = runs.create(busy, name="busy", parameters={}, labels={})
+        run = runs.create(busy, name="busy", parameters={})
 
     def write() -> None:
         with PrefectApi(address_of(prefect_api)) as api:
