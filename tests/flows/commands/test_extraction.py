@@ -118,6 +118,7 @@ def test_409_is_explained_with_the_state_of_the_job(
     assert f"error[extraction-state]: {command} is not allowed in the job's state: {current}" in error
     assert why in error
     assert "CANARY" not in error
+    assert [seen.method for seen in server.seen].count("POST") == 1  # the state does not allow it: not repeated
 
 
 def test_delete_removes_the_job(server: PatientExtraction, job: str, capsys) -> None:
@@ -128,8 +129,11 @@ def test_delete_removes_the_job(server: PatientExtraction, job: str, capsys) -> 
 
 class TestPrioritize:
     def test_high_is_the_default_and_normal_takes_it_back(self, server: PatientExtraction, job: str, capsys) -> None:
+        version = server.tasks[job]["meta"]["versionId"]
         assert run(["extraction", "prioritize", "config.yaml", job]) == 0
         assert server.tasks[job]["priority"] == "asap"
+        (put,) = [seen for seen in server.seen if seen.method == "PUT"]
+        assert put.headers["if-match"] == f'W/"{version}"'
         capsys.readouterr()
         assert run(["extraction", "prioritize", "config.yaml", job, "--priority", "normal"]) == 0
         assert server.tasks[job]["priority"] == "routine"
