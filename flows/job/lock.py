@@ -1,7 +1,7 @@
 """The locks of a job, each a ``flock`` that is released however its process ends.
 
 ``<job>/.lock`` is held by the process that runs the job. ``.parts.lock`` is shared by the Dask workers that do parts of
-a step, and holds the order they work on: they end when it changes, or when nobody holds ``.lock`` any more.
+a step: they end when the process that ordered it no longer holds ``.lock``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
-from uuid import uuid4
 
 from flows.output import patience as telling
 from tasks.shared.errors import TerminalError, storage_errors
@@ -52,7 +51,7 @@ def job_lock(directory: Path, *, patience: float = PATIENCE) -> Iterator[None]:
             _take(handle, path, patience)
             handle.truncate(0)
             handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        _end_parts(directory)
+        _wait_for_parts(path.with_name(PARTS))
         held_here.add(path)
         try:
             yield
@@ -89,13 +88,10 @@ def is_held(directory: Path) -> bool:
     return False
 
 
-def new_order(directory: Path) -> str:
-    """Return the name of a new order for workers; those that work on another one end."""
-    order, path = uuid4().hex, directory / PARTS
-    with storage_errors(path), _opened(path) as handle:
-        handle.truncate(0)
-        handle.write(order.encode())
-    return order
+def holder(directory: Path) -> str:
+    """Return the process that holds the job's lock, or held it last. Raises ``StorageError``."""
+    with storage_errors(directory / LOCK):
+        return (directory / LOCK).read_text()
 
 
 @contextmanager
@@ -109,36 +105,37 @@ def _opened(path: Path, kind: int = 0) -> Iterator[IO[bytes]]:
         yield handle
 
 
-def _end_parts(directory: Path) -> None:
+def _wait_for_parts(parts: Path) -> None:
     """Wait until the workers of an earlier run have ended."""
-    if (directory / PARTS).exists():
-        new_order(directory)
-        with telling("waiting for workers of an earlier run"), _opened(directory / PARTS, fcntl.LOCK_EX):
+    if parts.exists():
+        with telling("waiting for workers of an earlier run"), _opened(parts, fcntl.LOCK_EX):
             pass
 
 
 @contextmanager
-def part_lock(directory: Path, order: str, number: int) -> Iterator[Stop]:
-    """Hold the locks of a part in a worker. Nobody else has the part: not even a worker that Dask took for lost."""
+def part_lock(directory: Path, run: str, number: int) -> Iterator[Stop]:
+    """Hold the locks of a part of a ``run`` (its ``holder``) in a worker.
+
+    Nobody else has the part: not even a worker that Dask took for lost.
+    """
     shared, own = _opened(directory / PARTS, fcntl.LOCK_SH), _opened(directory / f".part-{number}.lock", fcntl.LOCK_EX)
     with shared, own:
-        stop = _PartStop(directory, order)
+        stop = _PartStop(directory, run)
         stop.check()
         yield stop
 
 
 class _PartStop(Stop):
-    """The stop of a part: requested when another order has been given, or when nobody runs the job."""
+    """The stop of a part: requested when another process has the job's lock, or none."""
 
-    def __init__(self, directory: Path, order: str) -> None:
+    def __init__(self, directory: Path, run: str) -> None:
         super().__init__()
-        self._directory, self._order, self._next_look = directory, order, 0.0
+        self._directory, self._run, self._next_look = directory, run, 0.0
 
     def check(self) -> None:
         """Raise ``Stopped`` if the part is to end."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + PATIENCE
-            path = self._directory / PARTS
-            if not (path.exists() and path.read_text() == self._order and is_held(self._directory)):
-                self.request("the run that ordered it")
+            if not is_held(self._directory) or holder(self._directory) != self._run:
+                self.request("the end of its run")
         super().check()

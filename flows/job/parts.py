@@ -24,7 +24,7 @@ from prefect.states import Completed, Failed
 from config import ConfigError
 from config.steps import IN_PARTS
 from flows.job.inputs import JobInputs, config_error
-from flows.job.lock import new_order, part_lock
+from flows.job.lock import holder, part_lock
 from flows.job.problem import Problem
 from flows.prefect.runs import translated
 from tasks import declared
@@ -53,9 +53,9 @@ _PROFILER: Final = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"
 
 @dataclass(frozen=True)
 class PartOrder:
-    """The parameter of a task: paths and names, no secret. ``name`` is that of the step's order."""
+    """The parameter of a task: paths and names, no secret. ``run`` is the process that ordered it."""
 
-    name: str
+    run: str
     inputs: JobInputs
     directory: Path
     step: str
@@ -81,25 +81,22 @@ def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Pa
     """
     seen = {done.file for done in read_records(records_of(context.job_dir, context.position))}
     sizes = {base_name(path.name): path.stat().st_size for path in data_files(context.input_dir)}
-    order, step, limit = new_order(context.job_dir), context.name, f"services.{context.name}.max_concurrent_requests"
+    step, limit = context.name, f"services.{context.name}.max_concurrent_requests"
     with _cluster(context) as runner:
-        try:
-            for parts in rounds:
-                share = max(1, attrgetter(limit)(context.config) // len(parts))
-                overrides = (*inputs.overrides, "pipeline.parts=1", f"{limit}={share}")
-                given = inputs.model_copy(update={"overrides": overrides})
-                about = order, given, context.job_dir, step, context.position, context.input
-                logger.info("%s: parts: %d", step, len(parts))
-                name = f"{step} part {{order.part.number}} of {len(parts)}"
-                do = task(name=f"{step} part", task_run_name=name, persist_result=False)(do_part)
-                futures = runner.map(do, {"order": [PartOrder(*about, part) for part in parts]})
-                waiting = [future.wrapped_future for future in futures]
-                while waiting:
-                    context.stop.sleep(LOOK_EVERY)
-                    waiting = [future for future in waiting if not _has_ended(future, context.meter)]
-                    _show_finished(context, seen, sizes)
-        finally:
-            new_order(context.job_dir)
+        for parts in rounds:
+            share = max(1, attrgetter(limit)(context.config) // len(parts))
+            overrides = (*inputs.overrides, "pipeline.parts=1", f"{limit}={share}")
+            given = inputs.model_copy(update={"overrides": overrides})
+            about = holder(context.job_dir), given, context.job_dir, step, context.position, context.input
+            logger.info("%s: parts: %d", step, len(parts))
+            name = f"{step} part {{order.part.number}} of {len(parts)}"
+            do = task(name=f"{step} part", task_run_name=name, persist_result=False)(do_part)
+            futures = runner.map(do, {"order": [PartOrder(*about, part) for part in parts]})
+            waiting = [future.wrapped_future for future in futures]
+            while waiting:
+                context.stop.sleep(LOOK_EVERY)
+                waiting = [future for future in waiting if not _has_ended(future, context.meter)]
+                _show_finished(context, seen, sizes)
 
 
 @contextmanager
@@ -159,7 +156,7 @@ def do_part(order: PartOrder) -> State[Any]:
     meter = Meter()
     try:
         _refuse_profiler()
-        with part_lock(order.directory, order.name, order.part.number) as stop:
+        with part_lock(order.directory, order.run, order.part.number) as stop:
             config = order.inputs.load().config
             remember(config)
             declared(order.step).run(StepContext(

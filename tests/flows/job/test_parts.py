@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from prefect.client.schemas.objects import State
 
 from flows.job.inputs import JobInputs
-from flows.job.lock import job_lock, new_order
+from flows.job.lock import LOCK, holder, job_lock
 from flows.job.parts import PartOrder, do_part
 from tasks.shared.step import Part, Source
 
@@ -24,22 +25,27 @@ def do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Do:
     monkeypatch.setattr(os, "umask", lambda _: 0)
     part = "validation", 2, Source(tmp_path), Part(("batch-1",), number=1)
 
-    def do(order: str, *, profiler: bool = False) -> State[object]:
+    def do(run: str, *, profiler: bool = False) -> State[object]:
         with dask.config.set({"distributed.worker.profile.enabled": profiler}):
-            return do_part(PartOrder(order, JobInputs(config="not read"), tmp_path, *part))
+            return do_part(PartOrder(run, JobInputs(config="not read"), tmp_path, *part))
 
     return do
 
 
 def test_a_part_of_a_run_that_has_ended_does_nothing(tmp_path: Path, do: Do) -> None:
-    order = new_order(tmp_path)
-    assert do(order).name == "Stopped"
     with job_lock(tmp_path):
-        assert do(order).name == "Stopped"  # another order was given to whoever holds the lock now
+        run = holder(tmp_path)
+    assert do(run).name == "Stopped"
+    with (tmp_path / LOCK).open("r+") as another:
+        fcntl.flock(another, fcntl.LOCK_EX)
+        assert do(run).is_failed(), "it went on to read its configuration"
+        another.write("process 1 on another-machine")
+        another.flush()
+        assert do(run).name == "Stopped"
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Dask's profiler is no danger there")
 def test_a_worker_whose_profiler_can_stop_it_refuses_its_part(tmp_path: Path, do: Do) -> None:
-    state = do(new_order(tmp_path), profiler=True)  # type: ignore[call-arg]
+    state = do("a run", profiler=True)  # type: ignore[call-arg]
     assert state.is_failed()
     assert "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=false" in str(state.message)
