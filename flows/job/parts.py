@@ -22,7 +22,6 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.states import Completed, Failed
 
 from config import ConfigError
-from config.steps import IN_PARTS
 from flows.job.inputs import JobInputs, config_error
 from flows.job.lock import holder, part_lock
 from flows.job.problem import Problem
@@ -64,14 +63,13 @@ class PartOrder:
     part: Part
 
 
-def in_parts(inputs: JobInputs, parts: int, step: str) -> Divide | None:
-    """Return how the files of a step are divided; ``None`` for a step that does them all itself.
+def dividing(inputs: JobInputs) -> Divide:
+    """Return what divides the files of a step.
 
     Parts are tasks of the flow, whose context is the one of this call: that of a step cannot travel.
     """
     flow = copy_context()
-    divided: Divide = lambda context, rounds: flow.run(divide, inputs, context, rounds)  # noqa: E731
-    return divided if parts > 1 and step in IN_PARTS else None
+    return lambda context, rounds: flow.run(divide, inputs, context, rounds)
 
 
 def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Part]]) -> None:

@@ -13,7 +13,7 @@ from config import LoadedConfig, PipelineConfig
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import PATIENCE, JobBusyError, job_lock
-from flows.job.parts import in_parts
+from flows.job.parts import dividing
 from flows.job.record import (
     JobRecord,
     RecordedHandle,
@@ -157,7 +157,7 @@ class RunningJob:
             stop=self.stop,
             command=lambda verb, *rest: command(*verb.split(), self.inputs.config, *rest),
             again=lambda position: continue_command(self.record(), "--from", str(position)),
-            divide=in_parts(self.inputs, self.config.pipeline.parts, step.name),
+            divide=dividing(self.inputs) if self.config.pipeline.parts > 1 else None,
         )
 
     @contextmanager
