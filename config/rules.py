@@ -131,13 +131,13 @@ def check_parts(config: PipelineConfig) -> Iterator[Finding]:
         requests = attrgetter(step)(config.services).max_concurrent_requests
         if step in config.pipeline.enabled_steps and parts > requests:
             message, hint = (
-                f"is {requests}, too few for {parts} parts",
+                f"max_concurrent_requests is {requests}, too few for {parts} parts",
                 f"set it to {parts} or more, or pipeline.parts lower",
             )
             yield Finding("too-many-parts", f"services.{step}.max_concurrent_requests", message, hint)
     if parts > 1 and find_spec("prefect_dask") is None:
         hint = "install Sluice with its extra: pip install -c constraints.txt '.[dask]'"
-        yield Finding("extra-missing", "pipeline.parts", "needs prefect-dask, which is not installed", hint)
+        yield Finding("extra-missing", "pipeline.parts", "parts needs prefect-dask, which is not installed", hint)
 
 
 def warnings(config: PipelineConfig) -> Iterator[Finding]:

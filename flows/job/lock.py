@@ -17,7 +17,7 @@ from typing import IO
 
 from flows.output import patience as telling
 from tasks.shared.errors import TerminalError, storage_errors
-from tasks.shared.stop import Stop
+from tasks.shared.stop import SharedStop, Stop
 
 LOCK = ".lock"
 PARTS = ".parts.lock"
@@ -120,7 +120,7 @@ def part_lock(directory: Path, run: str, number: int) -> Iterator[Stop]:
     """
     shared, own = _opened(directory / PARTS, fcntl.LOCK_SH), _opened(directory / f".part-{number}.lock", fcntl.LOCK_EX)
     with shared, own:
-        stop = _PartStop(directory, run)
+        stop = SharedStop(_PartStop(directory, run))  # which looks while it sleeps
         stop.check()
         yield stop
 

@@ -5,6 +5,7 @@ A worker reads the configuration and its secrets itself. It writes files and the
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import platform
@@ -38,8 +39,12 @@ from tasks.shared.step import Divide, Part, Source, StepContext
 LOOK_EVERY: Final = 0.25
 """Seconds between two looks at the parts."""
 
+ANSWERS_WITHIN: Final = 10.0
+"""Seconds for the scheduler's answer: Dask itself would wait for good where something else listens."""
+
 _LOCAL: Final = {
-    "threads_per_worker": 1, "memory_limit": 0, "dashboard_address": None, "silence_logs": logging.CRITICAL,
+    "threads_per_worker": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL,
+    "dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False},  # else it wants port 8787
     "security": True,  # else every user of this machine could run programs in the workers
     # Ctrl-C in a terminal goes to all processes, but it is the job that ends the workers.
     "preload": ["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
@@ -48,6 +53,14 @@ _LOCAL: Final = {
 
 _PROFILER: Final = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"
 """Dask's profiler can stop CPython 3.11 for good (python/cpython#106883)."""
+
+_INHERITED: Final = {
+    _PROFILER: "false",
+    # Pages about the parts that every user of this machine could read.
+    "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]",
+    "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
+}
+"""Variables for the processes on this machine, set before Dask is imported."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +113,13 @@ def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Pa
 @contextmanager
 def _cluster(context: StepContext) -> Iterator[Any]:
     """Connect to the cluster of the configuration, or start processes on this machine that end with the block."""
-    os.environ[_PROFILER] = "false"  # processes inherit it
+    os.environ.update(_INHERITED)
     from prefect_dask.task_runners import DaskTaskRunner
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     pipeline = context.config.pipeline
+    if pipeline.dask_address:
+        _look_for_scheduler(pipeline.dask_address)
     local = None if pipeline.dask_address else _LOCAL | {"n_workers": pipeline.parts}
     with DaskTaskRunner(address=pipeline.dask_address, cluster_kwargs=local) as runner:
         try:
@@ -112,6 +127,22 @@ def _cluster(context: StepContext) -> Iterator[Any]:
         except OSError:
             raise _failed("it does not answer") from None
         yield runner
+
+
+def _look_for_scheduler(address: str) -> None:
+    import distributed
+
+    untyped: Any = distributed
+
+    async def look() -> None:
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            comm = await untyped.comm.connect(address, **untyped.Security().get_connection_args("client"))
+            await comm.close()
+
+    try:
+        asyncio.run(look())
+    except Exception:  # noqa: BLE001 - what Dask makes of an answer that is not a scheduler's
+        raise _failed("it does not answer") from None
 
 
 def _has_ended(future: Any, meter: Meter) -> bool:

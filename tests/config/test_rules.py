@@ -225,7 +225,9 @@ def test_parts_need_as_many_requests_in_each_step_that_has_parts(loader: Loader)
     text = "pipeline: {enabled_steps: [local_import, pseudonymizer, validation], parts: 5}\nservices: %s"
     services = "{pseudonymizer: {url: 'http://h'%s}, validation: {url: 'http://h', max_concurrent_requests: 5}}"
     found = loader.errors(text % services % "")
-    assert set(found) == {("too-many-parts", "services.pseudonymizer.max_concurrent_requests")}
+    requests = "too-many-parts", "services.pseudonymizer.max_concurrent_requests"
+    assert set(found) == {requests}
+    assert found[requests].message == "max_concurrent_requests is 4, too few for 5 parts"
     assert loader.load(text % services % ", max_concurrent_requests: 5").config.pipeline.parts == 5
     assert loader.load("pipeline: {enabled_steps: [local_import], parts: 5}").config.pipeline.dask_address is None
 

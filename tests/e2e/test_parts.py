@@ -6,11 +6,13 @@ import fcntl
 import json
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -166,6 +168,18 @@ def test_the_error_of_a_part_ends_the_job_as_it_would_without_parts(
     assert not (job / "validation").exists()
 
 
+def test_an_address_where_no_scheduler_answers_ends_the_job_soon(
+    sluice_process: Commands, tmp_path: Path, service: Service
+) -> None:
+    configure(tmp_path, service.url)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"pipeline.dask_address=tcp://127.0.0.1:{silent.getsockname()[1]}"
+        steps = "pipeline.enabled_steps=local_import,validation"
+        ran = sluice_process.here("pipeline", "start", "config.yaml", *TWO, "--set", address, "--set", steps)
+    assert ran.code == 3, ran.err
+    assert "error[dask-failed]: the Dask cluster failed (it does not answer)" in ran.err
+
+
 def test_a_job_goes_on_after_a_kill_of_a_worker_the_job_and_the_scheduler(
     sluice_process: Commands, tmp_path: Path, service: Service, cluster: Cluster
 ) -> None:
@@ -221,8 +235,13 @@ def test_a_job_goes_on_after_a_kill_of_a_worker_the_job_and_the_scheduler(
     before = Counter(service.asked)
 
     # Without a cluster, processes of this machine do the rest.
-    ran = sluice_process("pipeline", "continue", "config.yaml", job.name, "--set", "pipeline.dask_address=", *TWO)
+    with socket.socket() as other:
+        with suppress(OSError):  # somebody has the port of Dask's dashboard: good, too
+            other.bind(("127.0.0.1", 8787))
+            other.listen()
+        ran = sluice_process("pipeline", "continue", "config.yaml", job.name, "--set", "pipeline.dask_address=", *TWO)
     assert ran.code == 0, ran.err
+    assert "Warning" not in ran.err
     assert results(job) == results(tmp_path / "jobs" / whole.job)
     again = Counter(service.asked) - before
     assert again.total() > 0

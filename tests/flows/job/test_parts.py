@@ -13,8 +13,9 @@ import pytest
 from prefect.client.schemas.objects import State
 
 from flows.job.inputs import JobInputs
-from flows.job.lock import LOCK, holder, job_lock
+from flows.job.lock import LOCK, holder, job_lock, part_lock
 from flows.job.parts import PartOrder, do_part
+from tasks.shared.errors import Stopped
 from tasks.shared.step import Part, Source
 
 Do = Callable[[str], "State[object]"]
@@ -49,3 +50,12 @@ def test_a_worker_whose_profiler_can_stop_it_refuses_its_part(tmp_path: Path, do
     state = do("a run", profiler=True)  # type: ignore[call-arg]
     assert state.is_failed()
     assert "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=false" in str(state.message)
+
+
+def test_a_part_that_waits_for_its_next_attempt_ends_with_its_run(tmp_path: Path) -> None:
+    with (tmp_path / LOCK).open("w") as job:
+        fcntl.flock(job, fcntl.LOCK_EX)
+        with part_lock(tmp_path, "", 1) as stop:
+            (tmp_path / LOCK).write_text("another process")
+            with pytest.raises(Stopped):
+                stop.sleep(5)
