@@ -2,7 +2,7 @@
 
 Prefect shows a run whose process died as running for ever, or as pending if its worker died while it took the run, and
 such a run holds its place in a work queue. It was cut off if it has been in that state for two minutes, is not at a
-wait, and its lock is free. Its old start time puts it before the runs that were scheduled later.
+wait, and its lock is free. The time for which it was scheduled puts it before later runs.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ def put_back(api: PrefectApi, run: Json, record: JobRecord) -> bool:
     times = int((run.get("labels") or {}).get(CONTINUED) or 0)
     if not run.get("auto_scheduled") or times >= AT_MOST:
         return False
-    first = run.get("start_time") or run.get("expected_start_time")
     state = {
         "type": "SCHEDULED", "name": "AwaitingRetry", "message": "goes on after it was cut off",
-        "state_details": {"scheduled_time": first},
+        "state_details": {"scheduled_time": run["expected_start_time"]},
     }  # fmt: skip
     try:
         with job_lock(Path(record.directory)) if record.directory else nullcontext():

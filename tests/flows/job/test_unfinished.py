@@ -56,7 +56,7 @@ def one_run(tmp_path: Path) -> Callable[..., tuple[Session, OneRun]]:
         run = {
             "id": JOB, "state_id": "first", "state_type": kind, "state_name": name or kind.capitalize(),
             "state": {"timestamp": stamp}, "labels": known, "auto_scheduled": True, "deployment_id": "d",
-            "start_time": "2026-11-28T01:30:00Z",
+            "expected_start_time": "2026-11-28T01:30:00Z",
         }  # fmt: skip
         api = OneRun(run | more, dict(later))
         return Session(load_config(tmp_path / "c.yaml"), cast("PrefectApi", api)), api
@@ -105,7 +105,7 @@ def test_a_job_whose_directory_this_machine_does_not_see_is_left_alone(
 @pytest.mark.parametrize(
     ("run", "counted"),
     [
-        ({}, 1), ({"kind": "PENDING", "start_time": None, "expected_start_time": "2026-11-28T01:30:00Z"}, 1),
+        ({}, 1), ({"kind": "PENDING"}, 1),
         ({"labels": {CONTINUED: 2}}, 3), ({"labels": {CONTINUED: 3}}, None), ({"auto_scheduled": False}, None),
         ({"later": {"state_id": "second"}}, None),
     ],
