@@ -225,8 +225,10 @@ def test_a_job_goes_on_after_a_kill_of_a_worker_the_job_and_the_scheduler(
     wait_until(lambda: len(service.asked) > asked + 4)
     assert 1 < service.most <= LIMIT
     done.update(finished(job))
+    service.holds.clear()  # the workers are at work when the job ends
     kill(cluster.scheduler)
     _, err = child.communicate(timeout=60)
+    service.holds.set()
     assert child.returncode == 3, err
     assert "error[dask-failed]: the Dask cluster failed" in err
     assert "Traceback" not in err

@@ -10,9 +10,9 @@ import pytest
 
 from config import load_config
 from flows.job.find import Session
+from flows.job.problem import Problem
 from flows.session import outcome
 from tasks.shared.errors import GateError, NetworkError, SluiceError, TerminalError
-from tasks.shared.report import Problem
 from tests.peers.prefect import FakePrefect, prefect_in_memory
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"

@@ -77,7 +77,7 @@ def test_while_one_command_starts_it_no_other_does(tmp_path: Path) -> None:
     not_on_4200(jobs)
     with (jobs / ".prefect/start.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        another = threading.Thread(target=server.begin, args=(jobs,))
+        another = threading.Thread(target=server.begin, args=(jobs / ".prefect",))
         another.start()
         another.join(0.5)
         assert known(jobs).pid == 0
