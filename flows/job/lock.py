@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
@@ -50,7 +51,7 @@ def job_lock(directory: Path, *, patience: float = PATIENCE) -> Iterator[None]:
         with storage_errors(path):
             _take(handle, path, patience)
             handle.truncate(0)
-            handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+            handle.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%F %T}Z".encode())
         _wait_for_parts(path.with_name(PARTS))
         held_here.add(path)
         try:
