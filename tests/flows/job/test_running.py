@@ -45,6 +45,7 @@ def inputs(tmp_path: Path) -> JobInputs:
         "services: {local_import: {dir: data}, validation: {url: 'http://v.test'}, "
         "send: {send_as: direct_resource_load, url: 'http://f.test'}}\n"
         f"pipeline: {{enabled_steps: [{', '.join(STEPS)}]}}\njobs_dir: {tmp_path}/jobs\nreport: {{enabled: false}}\n"
+        "retry: {max_attempts: 1}\n"
     )
     return JobInputs(config=str(config))
 
