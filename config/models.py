@@ -77,7 +77,9 @@ class ReportConfig(ConfigBlock):
     recipient: Text | None = Field(None, description="Recipient of the data, shown in the report")
     retention: Text | None = Field(None, description="How long the recipient keeps the data, shown in the report")
     contact: Text | None = Field(None, description="Whom to ask about the release, shown in the report")
-    on_stop: Literal["tell", "fail"] = Field("tell", description="On a stop if nobody is asked: report it, or exit 5")
+    on_stop: Literal["tell", "fail"] = Field(
+        "tell", description="Without a `wait`, on a reason to stop: `tell` sends, `fail` ends the job (exit 5)"
+    )
 
 
 class PipelineConfig(ConfigBlock):

@@ -68,7 +68,9 @@ class ExtractorConfig(ConfigBlock):
 
     base_url: RootUrl | None = Field(None, description="Extraction server URL, without `/fhir`. Required by the step")
     auth: AuthConfig = Field(default_factory=AuthConfig)
-    extraction_timeout: Timeout = Field(30 * MINUTE, description="Longest time without a 200 or 202 to a status poll")
+    extraction_timeout: Timeout = Field(
+        30 * MINUTE, description="Longest time without a 200 or 202 to a poll, not of the extraction"
+    )
     polling_interval: Duration = Field(
         5 * SECOND, ge=SECOND, description="First interval between status polls, from PT1S"
     )
@@ -102,7 +104,9 @@ class PseudonymizerConfig(ConfigBlock):
     max_concurrent_requests: AtLeastOne = Field(4, description="Requests under way at once")
     auth: AuthConfig = Field(default_factory=AuthConfig)
     anonymization_config: FilePath | None = Field(None, description="Rule file (YAML), sent with each request")
-    residual_identifiers: Literal["stop", "warn"] = Field("stop", description="On identifying values left unchanged")
+    residual_identifiers: Literal["stop", "warn"] = Field(
+        "stop", description="When identifying values come back unchanged: end the step (exit 5), or warn"
+    )
     kept_identifiers: Texts = Field((), description="Identifier systems and paths that are kept on purpose: no stop")
 
 

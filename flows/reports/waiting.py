@@ -53,7 +53,9 @@ def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
         "**The decision is for these files and this destination**: if they change, the job waits again",
     ]
     if by_hand is not None:
-        points.append(f"**After the decision**, continue the job on its machine: {code(by_hand)}")
+        points.append(
+            f"**After the decision** nothing happens until the job is continued on its machine: {code(by_hand)}"
+        )
     lines = [f"{'  ' if point.startswith(' ') else ''}- {point.lstrip()}" for point in points]
     return "\n".join([f"The job waits at step {waiting.position} of {len(steps)} for your decision.", "", *lines, ""])
 
@@ -89,7 +91,7 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
         yield f"{label('an approval needs a comment')} that says why"
     if shown.destination:
         yield f"{label('destination')}: {name(', '.join(f'{key} {value}' for key, value in shown.destination.items()))}"
-    yield f"{label('look at')} {path(Path(waiting.looked_at), job_dir)}"
+    yield f"{label('the data are in')} {path(Path(waiting.looked_at), job_dir)}"
     kind, place = "tables" if waiting.tables else "files", path(Path(waiting.directory), job_dir)
     how = f"put all corrected {kind} into {place}: they are read instead, and the job waits again"
     yield f"{label('to change something')}, {how}"

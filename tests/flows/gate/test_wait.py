@@ -67,10 +67,10 @@ def test_without_a_decision_the_job_keeps_waiting_and_says_for_what(wait: Wait) 
     started = wait.start()
     before = ask_prefect("GET", wait.run)["state_id"]
     for out in (started.out, wait.go_on().out, wait.text()):
-        assert f"look at {wait.directory / 'import'}\n" in out
+        assert f"the data are in {wait.directory / 'import'}\n" in out
         assert f"into {wait.directory / 'import_wait'}:" in out
     for out in (page_of(wait.api, wait.job), wait.form()):
-        assert "**Look at** `import`\n" in out
+        assert "**The data are in** `import`\n" in out
         assert "into `import_wait`:" in out
         assert f"in `{wait.directory}`" in out
     assert ask_prefect("GET", wait.run)["state_id"] == before
