@@ -539,7 +539,7 @@ def test_a_wait_before_a_direct_load_shows_and_takes_what_is_sent_not_the_tables
     assert ran.code == 0, ran.err
     job = project.job(ran)
     shown = sluice("pipeline", "status", "config.yaml", ran.job).out
-    assert all(f"look at {job}/import\n" in said for said in (ran.out, shown))
+    assert all(f"the data are in {job}/import\n" in said for said in (ran.out, shown))
     assert f"put all corrected files into {job}/import_wait" in shown
     assert all(f"    {path.name}, " in ran.out for path in (job / "import").iterdir())
     report = document(job)

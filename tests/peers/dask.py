@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import ROOT, free_ports
+from tests.conftest import ROOT, free_ports, wait_until
 
 PROFILER = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Cluster:
@@ -21,6 +27,7 @@ class Cluster:
         port = str(free_ports())
         self.address = f"tcp://127.0.0.1:{port}"
         self._start("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")
+        wait_until(lambda: listens(int(port)), 120)  # it loads for some seconds
         for _ in range(workers):
             self._start("worker", self.address, "--nthreads", str(threads), "--no-nanny", "--no-dashboard")
 
