@@ -25,7 +25,7 @@ from flows.job import lock
 from flows.prefect import address as api_address
 from flows.signals import NUMBERS
 from tasks.shared import blanked
-from tasks.shared.http import auth, network, request_log
+from tasks.shared.http import request_log
 
 
 def run(argv: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> tuple[int, str, str]:
@@ -74,20 +74,15 @@ def _environ(wanted: dict[str, str]) -> None:
 
 @contextmanager
 def _memory() -> Iterator[None]:
-    """Clear the state that our modules hold for the life of a process, and restore it."""
-    secrets = blanked._secrets
+    """Clear the state that our modules hold for the life of a process, and restore it. Tokens and TLS contexts stay:
+    they are kept by the issuer's port, and by the path of a bundle."""
     log = {name: _log(logging.getLogger(name)) for name in ("", "sluice")}
     try:
         blanked.forget()
-        network._context.cache_clear()
-        with (
-            mock.patch.object(lock, "held_here", set()),
-            mock.patch.object(request_log, "listener", None),
-            mock.patch.dict(auth._tokens, clear=True),
-        ):
+        with mock.patch.object(lock, "held_here", set()), mock.patch.object(request_log, "listener", None):
             yield
     finally:
-        blanked._secrets = secrets
+        blanked.forget()
         for name, (handlers, level) in log.items():
             logging.getLogger(name).handlers[:] = handlers
             logging.getLogger(name).setLevel(level)

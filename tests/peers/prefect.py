@@ -1,4 +1,4 @@
-"""A Prefect API in memory: artifacts and the states of one run."""
+"""A Prefect API that keeps in memory artifacts, and labels and states of one run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
 import pytest
 
 from config import LoadedConfig
@@ -18,10 +17,12 @@ from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi
 from flows.prefect.artifacts import JOB
 from tests.conftest import ask_prefect
+from tests.peers.server import Loopback, Reply, SeenRequest
+from tests.peers.services import as_json
 
 
 class FakePrefect:
-    """A Prefect API in memory; ``run`` is its only flow run. Ids of artifacts are random, as the server's are."""
+    """A Prefect API on loopback; ``run`` is its only flow run. Ids of artifacts are random, as the server's are."""
 
     api: PrefectApi
 
@@ -31,30 +32,34 @@ class FakePrefect:
         self.states: list[str] = []
         self.asked: list[tuple[str, str]] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        path, body = request.url.path, json.loads(request.content or b"null")
-        self.asked.append((request.method, path))
+    def __call__(self, seen: SeenRequest) -> Reply:
+        path, body = seen.target, json.loads(seen.body or b"null")
+        self.asked.append((seen.method, path))
         if path == "/artifacts/filter":
-            return httpx.Response(200, json=list(self.artifacts.values()))
-        if path.startswith("/artifacts/") and request.method == "PATCH":
-            known = self.artifacts.get(path.removeprefix("/artifacts/"))
-            if known is None:
-                return httpx.Response(404)
-            known |= body
-            return httpx.Response(204)
-        if path.startswith("/artifacts/") and request.method == "DELETE":
-            del self.artifacts[path.removeprefix("/artifacts/")]
-            return httpx.Response(204)
+            return as_json(list(self.artifacts.values()))
         if path == "/artifacts/":
             made = str(uuid4())
             self.artifacts[made] = body | {"id": made}
-            return httpx.Response(201, json={"id": made})
-        if request.method == "PATCH":
-            return httpx.Response(204 if self.run else 404)
+            return as_json({"id": made})
+        if path.startswith("/artifacts/"):
+            return self._change_artifact(seen.method, path.removeprefix("/artifacts/"), body)
         if path.endswith("/set_state"):
             self.states.append(body["state"]["name"])
-            return httpx.Response(201, json={})
-        return httpx.Response(200, json=self.run) if self.run else httpx.Response(404)
+            return as_json({})
+        if self.run is None:
+            return Reply(404)
+        if seen.method == "PATCH" and path.endswith("/labels"):
+            self.run["labels"] = self.run.get("labels", {}) | body
+        return Reply(204) if seen.method == "PATCH" else as_json(self.run)
+
+    def _change_artifact(self, method: str, made: str, body: Any) -> Reply:
+        if made not in self.artifacts:
+            return Reply(404)
+        if method == "DELETE":
+            del self.artifacts[made]
+        else:
+            self.artifacts[made] |= body
+        return Reply(204)
 
     @property
     def page(self) -> dict[str, Any]:
@@ -96,7 +101,5 @@ def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Ma
 @contextmanager
 def prefect_in_memory() -> Iterator[FakePrefect]:
     known = FakePrefect()
-    with PrefectApi(ApiAddress(url="http://127.0.0.1")) as known.api:
-        known.api._client.close()
-        known.api._client = httpx.Client(transport=httpx.MockTransport(known), base_url="http://127.0.0.1")
+    with Loopback(known) as server, PrefectApi(ApiAddress(url=server.url)) as known.api:
         yield known

@@ -185,13 +185,13 @@ def test_an_end_that_cannot_be_recorded_is_logged_and_leaves_the_flow(
 def test_a_reset_is_one_write_and_is_carried_out_when_the_flow_begins(
     job: RunningJob, prefect: FakePrefect, tmp_path: Path
 ) -> None:
-    labels = dict(job.writer._run["labels"]) | {
+    assert prefect.run is not None
+    labels = prefect.run["labels"] | {
         "job.step.1": StepReport(position=1, name="local_import", state="completed").label(),
         "job.step.2": StepReport(position=2, name="validation", state="completed").label(),
         "job.error": "x", "job.reset": 2,
     }  # fmt: skip
     (job.directory.path / "validation").mkdir()
-    assert prefect.run is not None
     prefect.run["labels"] = labels
     with RunningJob.opened(JOB, job.inputs, prefect.api, Presenter(), Stop(), deployed=False) as again:
         record = again.record()

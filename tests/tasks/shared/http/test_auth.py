@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote_plus
 
 import pytest
 
@@ -19,13 +20,6 @@ from tests.peers.server import Loopback, Reply, SeenRequest, loopback
 
 BASIC = {"username": "user", "password": "pässword"}
 ENCODED = "Basic " + base64.b64encode("user:pässword".encode()).decode()
-
-
-@pytest.fixture(autouse=True)
-def no_tokens() -> Iterator[None]:
-    auth._tokens.clear()
-    yield
-    auth._tokens.clear()
 
 
 def authorized(server: Loopback, block: dict[str, Any], **more: Any) -> ServiceClient:
@@ -83,7 +77,10 @@ def test_a_value_that_no_header_takes_is_an_error_that_does_not_quote_it(value: 
 
 
 class Issuer(Loopback):
-    """An OAuth 2.0 issuer and a service that takes its tokens, in one server; ``said`` by path overrides an answer."""
+    """An OAuth 2.0 issuer and a service that takes its tokens, in one server; ``said`` by path overrides an answer.
+
+    Each has a client of its own: a process keeps a token by issuer and client.
+    """
 
     def __init__(self, said: dict[str, Callable[[], Reply]] | None = None, **metadata: Any) -> None:
         self.said = said or {}
@@ -92,8 +89,10 @@ class Issuer(Loopback):
         self.valid: set[str] = set()
         super().__init__(self._answer)
         self.block = {
-            "oauth_issuer_uri": f"{self.url}/realms/r", "oauth_client_id": "client", "oauth_client_secret": "s&cret",
-        }  # fmt: skip
+            "oauth_issuer_uri": f"{self.url}/realms/r",
+            "oauth_client_id": f"a&b-{uuid.uuid4()}",
+            "oauth_client_secret": "s&cret",
+        }
 
     def _answer(self, seen: SeenRequest) -> Reply:
         if said := self.said.get(seen.target):
@@ -118,7 +117,7 @@ def test_a_token_is_fetched_once_for_all_clients_and_renewed_once_after_a_401() 
             with authorized(issuer, issuer.block) as http:
                 assert http.send(Call("GET", f"{issuer.url}/data", "call")).body == b"data"
         form = parse_qs(issuer.asked("/token")[0].body.decode())
-        assert (form["client_id"], form["client_secret"]) == (["client"], ["s&cret"])
+        assert (form["client_id"], form["client_secret"]) == ([issuer.block["oauth_client_id"]], ["s&cret"])
         assert form["grant_type"] == ["client_credentials"]
         assert len(issuer.tokens) == 1
         issuer.valid.clear()
@@ -165,7 +164,8 @@ def test_where_only_basic_is_offered_id_and_secret_are_form_encoded_in_it() -> N
         with authorized(issuer, issuer.block) as http:
             http.send(Call("GET", f"{issuer.url}/data", "call"))
         request = issuer.asked("/token")[0]
-    assert request.authorization == "Basic " + base64.b64encode(b"client:s%26cret").decode()
+    pair = quote_plus(issuer.block["oauth_client_id"]) + ":s%26cret"
+    assert request.authorization == "Basic " + base64.b64encode(pair.encode()).decode()
     assert b"s&cret" not in request.body
     assert b"s%26cret" not in request.body
 
@@ -213,11 +213,22 @@ def test_an_issuer_that_is_busy_is_transient_and_has_a_budget_of_its_own() -> No
         assert len(issuer.asked("/token")) == 2
 
 
-def test_the_secret_does_not_leave_tls_unless_its_issuer_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Issuer(token_endpoint="http://far.example/token") as issuer:
-        with authorized(issuer, issuer.block, attempts=1) as http, pytest.raises(NetworkError, match="far"):
-            http.authorize()  # a near issuer may name any host
-        monkeypatch.setattr("tasks.shared.http.auth._is_near", lambda _: False)
-        block = issuer.block | {"oauth_client_id": "another"}
-        with authorized(issuer, block) as http, pytest.raises(ServiceError, match="without TLS"):
+def test_the_secret_of_a_near_issuer_may_go_to_any_host() -> None:
+    with (
+        Issuer(token_endpoint="http://far.example/token") as issuer,
+        authorized(issuer, issuer.block, attempts=1) as http,
+        pytest.raises(NetworkError, match="far"),
+    ):
+        http.authorize()
+
+
+def test_the_secret_does_not_leave_tls_for_an_issuer_that_is_far() -> None:
+    far = "http://9.9.9.9"  # a public address; what goes there ends at the proxy, which answers as the issuer
+    with Issuer(issuer=f"{far}/realms/r", token_endpoint=f"{far}/token") as issuer:
+        block = issuer.block | {"oauth_issuer_uri": f"{far}/realms/r"}
+        with (
+            authorized(issuer, block, environ={"HTTP_PROXY": issuer.url}) as http,
+            pytest.raises(ServiceError, match="without TLS"),
+        ):
             http.authorize()
+        assert len(issuer.seen) == 1
