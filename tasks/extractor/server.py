@@ -72,7 +72,7 @@ class MetadataProbe:
             return
         url = f"{service.url.rstrip('/')}/fhir/metadata"
         try:
-            with service.client(config, timeout=15.0, **more) as client:
+            with replace(service, timeout=15.0).client(config, **more) as client:
                 client.authorize()
                 if client.peek("GET", url).status == 401:
                     client.send(Call("GET", url, "test request", accept=_BUT_401))
@@ -82,7 +82,9 @@ class MetadataProbe:
 
 def service(config: PipelineConfig) -> Service:
     """Return ``services.extractor``."""
-    return Service(SERVICE, config.services.extractor.base_url, config.services.extractor.auth, MetadataProbe())
+    settings = config.services.extractor
+    timeout = settings.request_timeout.total_seconds()
+    return Service(SERVICE, settings.base_url, settings.auth, timeout, MetadataProbe())
 
 
 def poll_request(url: str) -> RequestContext:
@@ -98,11 +100,10 @@ def extraction_server(config: PipelineConfig, **more: Any) -> Iterator[Extractio
         hint = "set it to the server's URL, without /fhir"
         what = "no extraction server is configured"
         raise InputError("extractor-url", what, context="services.extractor.base_url", hint=hint)
-    timeout = extractor.request_timeout.total_seconds()
     where, polled = service(config), Network(config.tls, transport=PollTransport)
     with (
-        where.client(config, timeout=timeout, **more) as http,
-        where.client(config, timeout=timeout, network=polled, **more) as polls,
+        where.client(config, **more) as http,
+        where.client(config, network=polled, **more) as polls,
     ):
         yield ExtractionServer(http, polls, str(extractor.base_url), extractor.extraction_timeout.total_seconds())
 

@@ -99,9 +99,7 @@ def _fill(context: StepContext, files: Sequence[Path], router: Router, tables: S
     """Send all batches that are not done, and make their rows parts of the tables."""
     together = SharedStop(context.stop)
     failed = FailedAnswers(context.state(STATE)).begin()
-    settings = context.config.services.flattening
-    timeout = settings.timeout.total_seconds()
-    with context.client(service(context.config), timeout=timeout, stop=together) as client:
+    with context.client(service(context.config), stop=together) as client:
         flattener = Flattener(context, client, together, failed)
 
         def flatten(work: tuple[Batch, GroupTable], _: object) -> None:

@@ -47,7 +47,8 @@ def service(config: PipelineConfig) -> Service:
     wrong = functools.partial(_wrong_with, view=_PROBE)
     request = ProbeRequest(Call("POST", endpoint(config), "test request", _made_up(_PROBE), HEADERS), wrong)
     probe = SyntheticProbe("a flattening service", lambda *_: [request], key="service_url")
-    return Service("flattening", config.services.flattening.service_url, probe=probe)
+    settings = config.services.flattening
+    return Service("flattening", settings.service_url, timeout=settings.timeout.total_seconds(), probe=probe)
 
 
 def _made_up(view: GroupView) -> bytes:
@@ -70,7 +71,7 @@ def _wrong_with(answer: Answer, view: GroupView) -> str | None:
 
 def refused_views(config: PipelineConfig, views: Sequence[GroupView]) -> Iterator[SluiceError]:
     """Yield a finding for each view that the service, which is known to work, refuses for a synthetic resource."""
-    with service(config).client(config, timeout=PATIENCE, within=PATIENCE) as client:
+    with service(config).client(config, within=PATIENCE) as client:
         for view in views:
             try:
                 transient = DEFAULT_TRANSIENT - {500}

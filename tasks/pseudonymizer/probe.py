@@ -180,7 +180,7 @@ class PseudonymizerProbe:
         except SluiceError:
             return
         try:
-            with service.client(config, timeout=PATIENCE, within=PATIENCE, **more) as client:
+            with service.client(config, within=PATIENCE, **more) as client:
                 yield from map(ProbeWarning, begin(Deidentify(client, config, rules)).warnings)
         except SluiceError as error:
             yield error
@@ -189,7 +189,7 @@ class PseudonymizerProbe:
 def service(config: PipelineConfig) -> Service:
     """Return ``services.pseudonymizer``."""
     settings = config.services.pseudonymizer
-    return Service("pseudonymizer", settings.url, settings.auth, PseudonymizerProbe())
+    return Service("pseudonymizer", settings.url, settings.auth, settings.timeout.total_seconds(), PseudonymizerProbe())
 
 
 def _require_rules_to_be_read(call: Deidentify) -> None:

@@ -60,7 +60,7 @@ def run(context: StepContext) -> StepReport:
         raise DataError("pseudonymizer-no-input", what, context=str(context.input_dir))
     rules = read_rules(settings.anonymization_config) if settings.anonymization_config is not None else None
     warnings = list(rules.warnings if rules is not None else ())
-    with context.client(probe.service(config), timeout=settings.timeout.total_seconds()) as client:
+    with context.client(probe.service(config)) as client:
         call = Deidentify(client, config, rules)
         context.meter.set_status("testing the service with a synthetic resource")
         failed = FailedAnswers(context.state(STATE), part.number).begin()

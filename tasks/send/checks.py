@@ -41,7 +41,7 @@ class StoreProbe:
 
         more = {"stop": Stop()} | more
         try:
-            with StoreClient(config, timeout=PATIENCE, within=PATIENCE, **more) as client, translated():
+            with StoreClient(config, within=PATIENCE, **more) as client, translated():
                 client.boto.head_bucket(Bucket=config.services.send.s3.bucket)
         except SluiceError as error:
             denied = error.status == 403 and error.reference == "s3-access-denied"
@@ -53,8 +53,8 @@ def service(config: PipelineConfig) -> Service:
     """``services.send``, as its mode says: a FHIR server or a bucket."""
     send = config.services.send
     if send.send_as is SendMode.S3_UPLOAD:
-        return Service("send", send.s3.endpoint, send.auth, StoreProbe())
-    return Service("send", send.url, send.auth, PROBE)
+        return Service("send", send.s3.endpoint, send.auth, probe=StoreProbe())
+    return Service("send", send.url, send.auth, send.timeout.total_seconds(), PROBE)
 
 
 def fhir_url(config: PipelineConfig) -> str:

@@ -53,7 +53,7 @@ def run(context: StepContext, given: list[SentFile]) -> StepReport:
     work = FileWork(context.job_dir, context.position, None, terms=digest(url))
     todo = work.begin({base: file.sha256 for base, file in files.items()})
     works = any(done.counts.get("sent") for done in work.done())
-    client = context.client(service(context.config), timeout=send.timeout.total_seconds())
+    client = context.client(service(context.config))
     with client, Pending(state) as pending, FailedAnswers(state).begin().saving_answers():
         remove_failures(state)
         pending.keep_only({files[done.file].name for done in work.done()})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import os
 import re
 from base64 import b64encode
@@ -32,7 +31,7 @@ from tasks.send.s3_refusal import error_of, is_busy
 from tasks.shared.blanked import remember
 from tasks.shared.errors import InputError, InternalError, ServiceError, SluiceError
 from tasks.shared.http.answer import place
-from tasks.shared.http.client import Call, ServiceClient
+from tasks.shared.http.client import Call, Endpoint, ServiceClient
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext
 from tasks.shared.http.network import Network
 from tasks.shared.http.retry import wait_seconds
@@ -66,8 +65,7 @@ class StoreClient:
         *,
         stop: Stop,
         meter: Meter | None = None,
-        timeout: float | None = None,
-        within: float = math.inf,
+        within: float | None = None,
     ) -> None:
         auth, s3 = config.services.send.auth, config.services.send.s3
         remember(auth)
@@ -82,8 +80,9 @@ class StoreClient:
         self._stop = stop
         self._thread = local()
         self._client = ServiceClient(
-            "send", network=Network(config.tls, _with_user(os.environ, user)), retry=config.retry, within=within,
-            stop=stop, meter=meter, timeout=s3.timeout.total_seconds() if timeout is None else timeout,
+            Endpoint("send", timeout=s3.timeout.total_seconds()),
+            network=Network(config.tls, _with_user(os.environ, user)),
+            retry=config.retry, within=within, stop=stop, meter=meter,
         )  # fmt: skip
         self.boto = _boto_client(config)
         events = self.boto.meta.events

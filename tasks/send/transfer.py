@@ -56,7 +56,7 @@ def run(context: StepContext, files: list[SentFile]) -> StepReport:
     members = plain_names(files)
     directory = context.state(STATE)
     path = directory / f"transfer-{digest(*(f'{file.name} {file.sha256}' for file in files))}.zip"
-    client = context.client(service(context.config), timeout=send.timeout.total_seconds())
+    client = context.client(service(context.config))
     with FailedAnswers(directory).begin().saving_answers(), client:
         store = _Store(client, fhir_url(context.config), context, project)
         found = store.find()

@@ -82,7 +82,7 @@ def download_all(
     meter.expect(files=len(wanted))
     meter.add(files=len(wanted) - len(todo))
     most = config.limits.max_line_mb * MIB
-    downloader = Downloader(client, config.retry, config.compression, meter, most, stall.total_seconds())
+    downloader = Downloader(client, config.compression, most, stall.total_seconds())
 
     def one(base: str, stop: Stop) -> None:
         url, begun = wanted[base], time.monotonic()

@@ -9,28 +9,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from config import AuthConfig, PipelineConfig
+from config import PipelineConfig
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, place
-from tasks.shared.http.auth import Account
-from tasks.shared.http.client import Call, ServiceClient
+from tasks.shared.http.client import Call, Endpoint, ServiceClient
 from tasks.shared.http.network import Network
 
 
 @dataclass(frozen=True)
-class Service:
-    """``key`` is that under ``services`` in the configuration; credentials go to the origin of ``url`` only."""
+class Service(Endpoint):
+    """A service that a step uses, and how to find out that it is the right one."""
 
-    key: str
-    url: str | None = None
-    auth: AuthConfig | None = None
     probe: Probe | None = None
 
     def client(self, config: PipelineConfig, *, network: Network | None = None, **more: Any) -> ServiceClient:
         """Return a client of this service; ``more`` is passed to ``ServiceClient``."""
-        account = Account(self.auth, self.url) if self.auth is not None and self.url is not None else None
-        network = network or Network(config.tls)
-        return ServiceClient(self.key, network=network, retry=config.retry, account=account, **more)
+        return ServiceClient(self, network=network or Network(config.tls), retry=config.retry, **more)
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,7 @@ class SyntheticProbe:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
-        with service.client(config, timeout=PATIENCE, within=PATIENCE, **more) as client:
+        with service.client(config, within=PATIENCE, **more) as client:
             for exchange in self.exchanges(service, config):
                 found = self._send_request(service, client, exchange)
                 if found is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -65,7 +66,7 @@ def run(context: StepContext) -> StepReport:
         return pack(items[base].groups(read), file=files[base].name, limit=limit)
 
     with (
-        context.client(service(context.config), timeout=_SECONDS * threads * context.part.at_once) as client,
+        context.client(replace(service(context.config), timeout=_SECONDS * threads * context.part.at_once)) as client,
         FailedAnswers(directory, context.part.number).begin().saving_answers(),
     ):
         file_by_file(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from config import RetryConfig, TlsConfig
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.client import Endpoint, ServiceClient
 from tasks.shared.http.network import Network
 from tasks.shared.stop import Stop
 
@@ -22,11 +22,11 @@ class Sleeps(Stop):
 
 
 def client(service: str = "pseudonymizer", *, attempts: int = 5, **options: Any) -> ServiceClient:
+    about = {name: options.pop(name) for name in ("url", "auth", "timeout") if name in options}
     made = {name: options.pop(name) for name in ("tls", "environ", "transport") if name in options}
     defaults: dict[str, Any] = {
         "network": Network(**({"tls": TlsConfig(), "environ": {}} | made)),
         "retry": RetryConfig(max_attempts=attempts, initial_backoff_ms=1000, max_backoff_ms=30000),
         "stop": Sleeps(),
-        "timeout": 10.0,
     }
-    return ServiceClient(service, **(defaults | options))
+    return ServiceClient(Endpoint(service, **({"timeout": 10.0} | about)), **(defaults | options))

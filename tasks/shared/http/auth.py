@@ -44,14 +44,6 @@ def origin_of(url: httpx.URL) -> Origin:
     return url.scheme, url.host.lower(), url.port or (443 if url.scheme == "https" else 80)
 
 
-@dataclass(frozen=True)
-class Account:
-    """An auth block, and the URL whose origin (scheme, host, port) gets its credentials."""
-
-    auth: AuthConfig
-    url: str
-
-
 class OriginAuth(httpx.Auth):
     """httpx's hook: adds the credentials to requests to these origins, and to no others. After a 401 a bearer token is
     dropped, and the request repeated once with a fresh one."""

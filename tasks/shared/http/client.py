@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from config import RetryConfig
+from config import AuthConfig, RetryConfig
 from tasks.shared.errors import TOKEN_OPERATION, InputError, ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, place
-from tasks.shared.http.auth import Account, Credentials, OriginAuth, origin_of
+from tasks.shared.http.auth import Credentials, OriginAuth, origin_of
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext, error_for, error_without_answer
 from tasks.shared.http.network import Network, Proxies, ssl_context
 from tasks.shared.http.request_log import log_request
@@ -33,8 +33,9 @@ from tasks.shared.http.retry import retrying
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
-# These log URLs with their query, httpcore also headers; that must not depend on the root logger's level.
-for _name in ("httpx", "httpcore", "authlib"):
+# Their documented loggers: below WARNING they log URLs with their query, and headers, wherever a site sets
+# PREFECT_LOGGING_ROOT_LEVEL or another level for all libraries.
+for _name in ("httpx", "httpcore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 MAX_REDIRECTS: Final = 5
@@ -67,42 +68,54 @@ class Call:
         return 200 <= status < 300 or status in self.accept
 
 
+@dataclass(frozen=True)
+class Endpoint:
+    """A service as the configuration names it; ``key`` is that under ``services``.
+
+    The credentials of ``auth`` go to the origin of ``url`` (scheme, host, port) and to no other. ``timeout`` (seconds)
+    is httpx's.
+    """
+
+    key: str
+    url: str | None = None
+    auth: AuthConfig | None = None
+    timeout: float = 60.0
+
+
 class ServiceClient:
     """The calls of one step to one service; thread-safe.
 
-    ``service`` is the key under ``services``. The credentials of ``account`` go to its origin and to no other.
-    ``timeout`` (seconds) is httpx's; ``within`` (seconds) is for all attempts of all calls together. ``stop`` ends a
-    wait between attempts. Raises ``InputError`` for what of this cannot be used.
+    ``within`` (seconds) is for all attempts of all calls together, and replaces the timeout. ``stop`` ends a wait
+    between attempts. Raises ``InputError`` for what of this cannot be used.
     """
 
     def __init__(
         self,
-        service: str,
+        service: Endpoint,
         *,
         network: Network,
         retry: RetryConfig,
-        account: Account | None = None,
-        timeout: float = 60.0,
-        within: float = math.inf,
+        within: float | None = None,
         stop: Stop | None = None,
         meter: Meter | None = None,
     ) -> None:
-        self.service = service.removeprefix("services.")
+        self.service = service.key
         self.meter = meter or Meter()
-        self._timeout = timeout
+        self._timeout = within or service.timeout
         self._stop = stop or Stop()
         self._local = threading.local()
         self._clients: list[httpx.Client] = []
         self._verify = ssl_context(network.tls)
         self._proxies = Proxies(network.environ)
         self._transport = network.transport
-        self._own = origin_of(_url(account.url)) if account is not None else None
-        self._credentials = Credentials(account.auth if account else None, service=self.service, fetch=self._fetch)
-        ends = time.monotonic() + within
-        self._retrying = functools.partial(
+        self._own = origin_of(_url(service.url)) if service.auth is not None and service.url is not None else None
+        self._credentials = Credentials(service.auth if self._own else None, service=self.service, fetch=self._fetch)
+        ends = time.monotonic() + (within or math.inf)
+        self.retrying = functools.partial(
             retrying, retry, service=self.service, meter=self.meter, sleep=self._stop.sleep,
             seconds_left=lambda: ends - time.monotonic(),
         )  # fmt: skip
+        """``retry.retrying`` for calls of this client."""
 
     def send(self, call: Call, *, retry: bool = True) -> Answer:
         """Make a call; return the whole answer when the call accepts its status.
@@ -117,7 +130,7 @@ class ServiceClient:
             return self._once(call, auth, repeated=next(attempts) > 0)
 
         # A token is obtained inside an attempt and has been tried as often as the retry block says.
-        again = self._retrying(retryable=lambda error: error.operation != TOKEN_OPERATION)
+        again = self.retrying(retryable=lambda error: error.operation != TOKEN_OPERATION)
         return again(attempt) if retry else attempt()
 
     @contextmanager
@@ -235,7 +248,7 @@ class ServiceClient:
     def _fetch(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
         """Send a request to the OAuth issuer: ``auth.Fetch``. It has a retry budget of its own."""
         call = Call(method, url, TOKEN_OPERATION, content, headers, timeout=60.0, accept=_ISSUER_ANSWERS)
-        return self._retrying()(lambda: self._once(call, None))
+        return self.retrying()(lambda: self._once(call, None))
 
 
 def _read(where: RequestContext, response: httpx.Response) -> Answer:

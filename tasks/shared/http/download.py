@@ -15,13 +15,11 @@ from typing import Final
 
 import httpx
 
-from config import CompressionConfig, RetryConfig
+from config import CompressionConfig
 from tasks.shared.errors import ServiceError
 from tasks.shared.files.intake import Intake
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import Call, ServiceClient
-from tasks.shared.http.retry import retrying
-from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
 STALL_TIMEOUT: Final = 60.0
@@ -37,9 +35,7 @@ class Downloader:
     """Downloads files for one step; thread-safe. ``most`` is the limit of a line in bytes."""
 
     client: ServiceClient
-    retry: RetryConfig
     compression: CompressionConfig
-    meter: Meter
     most: int
     stall_timeout: float = STALL_TIMEOUT
 
@@ -56,12 +52,12 @@ class Downloader:
             try:
                 self._take(intake, url, stop, credentials, repeated=next(tries) > 0)
             except BaseException:
-                self.meter.add(bytes=-intake.taken)
+                self.client.meter.add(bytes=-intake.taken)
                 intake.__exit__()
                 raise
             return intake
 
-        return retrying(self.retry, service=self.client.service, meter=self.meter, sleep=stop.sleep)(attempt)
+        return self.client.retrying(sleep=stop.sleep)(attempt)
 
     def _take(self, intake: Intake, url: str, stop: Stop, credentials: bool | None, *, repeated: bool) -> None:
         timeout = self.stall_timeout or STALL_TIMEOUT
@@ -77,7 +73,7 @@ class Downloader:
     def _pieces(self, response: httpx.Response, stop: Stop) -> Iterator[bytes]:
         for piece in response.iter_raw():
             stop.check()
-            self.meter.add(bytes=len(piece))
+            self.client.meter.add(bytes=len(piece))
             yield piece
 
 

@@ -9,7 +9,6 @@ from pydantic import SecretStr
 from config import AuthConfig
 from tasks.shared.blanked import MARK, blanked, remember, remember_text
 from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
-from tasks.shared.http.auth import Account
 from tasks.shared.http.client import Call
 from tests.peers.client import client
 from tests.peers.server import Reply, SeenRequest, loopback
@@ -48,7 +47,7 @@ def test_an_answer_is_blanked_before_it_is_cut(tmp_path) -> None:  # type: ignor
 
     with (
         loopback(echo) as server,
-        client(account=Account(AuthConfig(api_key=SecretStr("long-secret-value")), server.url), attempts=1) as http,
+        client(auth=AuthConfig(api_key=SecretStr("long-secret-value")), url=server.url, attempts=1) as http,
     ):
         body = http.send(Call("GET", server.url, "read", accept={400})).body
     failed = FailedAnswers(tmp_path / "step").begin()

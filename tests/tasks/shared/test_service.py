@@ -33,7 +33,7 @@ def test_a_client_is_made_for_services_and_for_the_object_store() -> None:
 def test_a_probe_asks_below_the_address_once_and_without_credentials() -> None:
     with loopback([Reply(500)]) as server:
         auth = AuthConfig(api_key=SecretStr("s3cret"))
-        service = Service("send", f"{server.url}/", auth, MetadataProbe())
+        service = Service("send", f"{server.url}/", auth, probe=MetadataProbe())
         assert list(MetadataProbe().find_problems(service, CONFIG)) == []
         assert [(seen.method, seen.target) for seen in server.seen] == [("GET", "/fhir/metadata")]
         assert "s3cret" not in str(server.seen[0].headers)
@@ -66,7 +66,7 @@ def test_a_401_before_a_job_exists_is_a_finding(name: str) -> None:
 
 def test_a_probe_shows_its_credentials_only_after_a_401() -> None:
     with loopback([Reply(401), Reply(200)]) as server:
-        service = Service("extractor", server.url, AuthConfig(api_key=SecretStr("s3cret")), MetadataProbe())
+        service = Service("extractor", server.url, AuthConfig(api_key=SecretStr("s3cret")), probe=MetadataProbe())
         assert list(MetadataProbe().find_problems(service, CONFIG)) == []
         assert ["s3cret" in str(seen.headers) for seen in server.seen] == [False, True]
 

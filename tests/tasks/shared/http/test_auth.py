@@ -23,7 +23,7 @@ ENCODED = "Basic " + base64.b64encode("user:pässword".encode()).decode()
 
 
 def authorized(server: Loopback, block: dict[str, Any], **more: Any) -> ServiceClient:
-    return client(account=auth.Account(AuthConfig.model_validate(block), server.url), **more)
+    return client(auth=AuthConfig.model_validate(block), url=server.url, **more)
 
 
 def test_basic_and_api_key_go_together() -> None:
@@ -58,10 +58,9 @@ def test_credentials_go_to_their_origin_alone_and_never_along_a_redirect() -> No
 
 
 def test_credentials_of_a_server_with_tls_go_to_no_file_without_it() -> None:
-    account = auth.Account(AuthConfig.model_validate(BASIC), "https://server.example")
     with (
         loopback([Reply(200, b"x")]) as plain,
-        client(account=account) as http,
+        client(auth=AuthConfig.model_validate(BASIC), url="https://server.example") as http,
         http.stream(Call("GET", plain.url, "download"), credentials=True),
     ):
         pass

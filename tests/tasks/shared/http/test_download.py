@@ -23,11 +23,9 @@ CUT = Raw(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATA) + DATA[:5
 
 def fetch(directory: Path, replies: Any, *, compressed: bool = True, stop: Stop | None = None, **more: Any) -> Intake:
     meter = Meter()
-    with loopback(replies) as server, client(meter=meter) as http:
-        downloader = Downloader(
-            http, RetryConfig(max_attempts=3, initial_backoff_ms=1), CompressionConfig(enabled=compressed), meter,
-            most=1 << 20, stall_timeout=0.3,
-        )  # fmt: skip
+    retry = RetryConfig(max_attempts=3, initial_backoff_ms=1)
+    with loopback(replies) as server, client(meter=meter, retry=retry) as http:
+        downloader = Downloader(http, CompressionConfig(enabled=compressed), most=1 << 20, stall_timeout=0.3)
         try:
             return downloader.fetch(f"{server.url}/out/file?token=secret", directory, "file", stop or Stop(), **more)
         finally:
