@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from config.services import ServicesConfig
 from config.steps import NEED_CRTDL, Steps
-from config.types import AsList, AtLeastOne, ConfigBlock, DaskAddress, FilePath, Integer, Secret, Text
+from config.types import AsList, AtLeastOne, ConfigBlock, FilePath, Integer, Secret, Text
 
 
 class PipelineBlock(ConfigBlock):
@@ -20,9 +20,7 @@ class PipelineBlock(ConfigBlock):
 
     enabled_steps: Steps = Field((), description="The steps, in order: exactly one import step first. Required")
     parts: AtLeastOne = Field(1, description="Groups of files that `pseudonymizer` and `validation` work on at once")
-    dask_address: DaskAddress | None = Field(
-        None, description="Dask scheduler that runs the parts. Without one: processes on this machine"
-    )
+    dask_address: Text | None = Field(None, description="Dask scheduler for the parts. Empty: processes here")
 
     @property
     def requires_crtdl(self) -> bool:

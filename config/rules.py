@@ -5,7 +5,6 @@ Each rule yields findings. ``check`` works on the flat table, so its findings ap
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from operator import attrgetter
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 from config.deprecated import BASIC, OAUTH2
 from config.enrichments import enrichment_rules
 from config.findings import ConfigError, Finding
-from config.models import PipelineConfig, TlsConfig, variable
+from config.models import PipelineConfig, variable
 from config.services import SendMode
 from config.steps import IMPORTS, IN_PARTS, MAY_REPEAT, STEPS
 
@@ -104,24 +103,11 @@ def _auth(block: str, given: Collection[str], values: Mapping[str, Any]) -> Iter
 
 def check_files(config: PipelineConfig) -> Iterator[Finding]:
     """Yield the errors of the files that the configuration itself reads; the other ones belong to steps."""
-    yield from _bundle(config.tls)
     if config.pipeline.requires_crtdl:
         try:
             enrichment_rules(config.services.crtdl_preprocessing)
         except ConfigError as error:
             yield from error.findings
-
-
-def _bundle(tls: TlsConfig) -> Iterator[Finding]:
-    if tls.ca_cert_path is None:
-        return
-    key, hint = "tls.ca_cert_path", "name a PEM file of certificates; a relative path starts at the working directory"
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=tls.ca_cert_path)
-    except FileNotFoundError:
-        yield Finding("file-not-found", key, "ca_cert_path names a file that does not exist", hint)
-    except (OSError, ValueError):  # ssl.SSLError is an OSError
-        yield Finding("tls-ca-bundle", key, "ca_cert_path names a file whose certificates cannot be read", hint)
 
 
 def check_parts(config: PipelineConfig) -> Iterator[Finding]:
@@ -130,10 +116,8 @@ def check_parts(config: PipelineConfig) -> Iterator[Finding]:
     for step in IN_PARTS if parts > 1 else ():
         requests = attrgetter(step)(config.services).max_concurrent_requests
         if step in config.pipeline.enabled_steps and parts > requests:
-            message, hint = (
-                f"max_concurrent_requests is {requests}, too few for {parts} parts",
-                f"set it to {parts} or more, or pipeline.parts lower",
-            )
+            message = f"max_concurrent_requests is {requests}, too few for {parts} parts"
+            hint = f"set it to {parts} or more, or pipeline.parts lower"
             yield Finding("too-many-parts", f"services.{step}.max_concurrent_requests", message, hint)
     if parts > 1 and find_spec("prefect_dask") is None:
         hint = "install Sluice with its extra: pip install -c constraints.txt '.[dask]'"

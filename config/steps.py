@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
+from config.deprecated import name_of_today
 from config.types import Text, nearest, problem, read_list
 
 IMPORTS = ("extractor", "local_import", "http_import")
@@ -17,20 +18,12 @@ MAY_REPEAT = ("wait", "validation")
 IN_PARTS = ("pseudonymizer", "validation")
 """Steps whose files several processes can share (``pipeline.parts``)."""
 
-OTHER_STEPS = {
-    "csv_conversion": "flattening",
-    "parquet_conversion": "flattening",
-    "torch": "extractor",
-    "dimp": "pseudonymizer",
-}
-"""Steps of an earlier shape and of aether, with the step that does their work."""
-
 
 def _read_step(name: str) -> str:
     if name in STEPS:
         return name
-    near = OTHER_STEPS.get(name) or nearest(name, STEPS)
-    hint = f"write {near}" if name in OTHER_STEPS else f"did you mean {near}?" if near else None
+    today, near = name_of_today(f"services.{name}"), nearest(name, STEPS)
+    hint = f"write {today.rpartition('.')[2]}" if today else f"did you mean {near}?" if near else None
     raise problem("unknown-step", "is not the name of a step", hint or f"the steps are {', '.join(STEPS)}")
 
 

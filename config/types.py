@@ -112,12 +112,6 @@ def _read_header_name(text: str) -> str:
     return text
 
 
-def _read_dask_address(text: str) -> str:
-    if not re.fullmatch(r"(tcp|tls)://[^\s/:@]+:[0-9]{1,5}", text):
-        raise problem("invalid-address", "must be the address of a Dask scheduler", "write it like tls://host:8786")
-    return text
-
-
 def or_else(default: Any) -> AfterValidator:
     """Return what makes zero select ``default``."""
     return AfterValidator(lambda value: value or default)
@@ -133,7 +127,6 @@ FilePath = Annotated[Path, BeforeValidator(_read_text)]
 Url = Annotated[Text, AfterValidator(_read_url), _URI]
 BaseUrl = Annotated[Text, AfterValidator(_read_base_url), _URI]
 RootUrl = Annotated[Text, AfterValidator(_read_root_url), _URI]
-DaskAddress = Annotated[Text, AfterValidator(_read_dask_address)]
 HeaderName = Annotated[Text, AfterValidator(_read_header_name)]
 Integer = Annotated[int, BeforeValidator(_read_integer)]
 AtLeastOne = Annotated[Integer, Field(ge=1)]

@@ -81,10 +81,7 @@ class JobInputs(BaseModel):
             return kept, ()
         if not config.pipeline.requires_crtdl:  # nor is it checked then
             return crtdl_preprocessing.write_copy(Path(self.crtdl), job_dir), ()
-        try:
-            rules = enrichment_rules(config.services.crtdl_preprocessing)
-        except ConfigError as error:
-            raise config_error(error) from None
+        rules = enrichment_rules(config.services.crtdl_preprocessing)
         return crtdl_preprocessing.write_effective(Path(self.crtdl), job_dir, rules)
 
     def parameters(self) -> dict[str, Any]:

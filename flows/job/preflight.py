@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from config import STEPS, ConfigError, Finding, LoadedConfig, PipelineConfig
+from config import STEPS, Finding, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
 from flows.output import patience
@@ -74,6 +74,7 @@ def file_findings(config: PipelineConfig, given: GivenInputs) -> Iterator[Findin
     """
     context = CheckContext(config, given, online=False)
     steps = [declared(name) for name in dict.fromkeys(config.pipeline.enabled_steps)]
+    yield from map(_finding, _environment(config))
     for error in _crtdl(context, steps, None) if given.crtdl is not None else ():
         yield _finding(error)
     for step in steps:
@@ -137,10 +138,7 @@ def _crtdl(context: CheckContext, steps: Sequence[Step], own: Path | None) -> It
     elif own is not None:
         yield from crtdl_preprocessing.findings(own)  # the rules were applied when it was written
     else:
-        try:
-            rules = enrichment_rules(context.config.services.crtdl_preprocessing)
-        except ConfigError:
-            rules = ()  # a finding of the configuration
+        rules = enrichment_rules(context.config.services.crtdl_preprocessing)
         yield from crtdl_preprocessing.findings(path, rules)
 
 

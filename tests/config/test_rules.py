@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from config import AuthConfig, ConfigError
 from config.models import variable
 from config.steps import STEPS
-from tests.config.conftest import MINIMAL, Errors, Load, Loader, value
+from tests.config.conftest import Errors, Load, Loader, value
 
 KEY = "pipeline.enabled_steps"
 IMPORTS = {"extractor", "local_import", "http_import"}
@@ -176,35 +175,6 @@ def test_a_variable_that_no_enabled_step_needs_does_not_make_a_set_incomplete(lo
 
 
 # --- files that the configuration itself reads ---
-
-GOOD = trustme.CA().cert_pem.bytes()
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (None, "file-not-found"),
-        (b"", "tls-ca-bundle"),
-        (b"hello\n", "tls-ca-bundle"),
-        (b"\x30\x82\x01\x0a\x02\x82garbage", "tls-ca-bundle"),
-        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "tls-ca-bundle"),
-        (GOOD.replace(b"\nMII", b"\nAAA"), "tls-ca-bundle"),
-        (GOOD + GOOD[: len(GOOD) // 2] + b"\n-----END CERTIFICATE-----\n", "tls-ca-bundle"),
-        (GOOD, None),
-        (b"# J\xfcrgen's CA\n" + GOOD + GOOD, None),
-    ],
-)
-def test_a_ca_bundle_must_load(loader: Loader, content: bytes | None, expected: str | None) -> None:
-    path = loader.directory / "ca.pem"
-    if content is not None:
-        path.write_bytes(content)
-    text = MINIMAL + f"tls: {{ca_cert_path: '{path}'}}"
-    if expected is None:
-        assert loader.load(text).config.tls.ca_cert_path == path
-    else:
-        found = loader.errors(text)
-        assert set(found) == {(expected, "tls.ca_cert_path")}
-        assert found[expected, "tls.ca_cert_path"].where == f"{loader.path}:2"
 
 
 def test_an_enrichment_file_is_checked_once_and_only_where_it_is_used(loader: Loader, tmp_path: Path) -> None:

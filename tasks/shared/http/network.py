@@ -23,7 +23,6 @@ import httpx
 from config import TlsConfig
 from tasks.shared.blanked import remember_text
 from tasks.shared.errors import InputError
-from tasks.shared.log import logger
 
 KEY: Final = "tls.ca_cert_path"
 _KEEP_ALIVE_SECONDS: Final = 4.0  # many servers close an idle connection after 5
@@ -31,7 +30,7 @@ _KEEP_ALIVE_SECONDS: Final = 4.0  # many servers close an idle connection after 
 
 def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
     """Return the context of every TLS connection, made once. Raises ``InputError`` for a bundle or ``SSL_CERT_FILE``
-    that cannot be used. With ``insecure_skip_verify`` a warning is logged."""
+    that cannot be used."""
     return _context(tls.ca_cert_path, tls.insecure_skip_verify, os.environ.get("SSL_CERT_FILE", ""))
 
 
@@ -49,10 +48,6 @@ def _context(bundle: Path | None, insecure: bool, system: str) -> ssl.SSLContext
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        logger.warning(
-            "TLS VERIFICATION IS OFF (tls.insecure_skip_verify): anybody on the network can read and change data and "
-            "credentials. For development and testing only."
-        )
     return context
 
 

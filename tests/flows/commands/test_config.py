@@ -72,3 +72,9 @@ def test_it_has_the_blocks_of_its_steps_and_no_others(steps: tuple[str, ...]) ->
     assert ("crtdl_preprocessing" in text) is bool({"extractor", "flattening"} & set(steps))
     loaded = load_config("sluice.yaml", environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "x"))
     assert (loaded.config.pipeline.enabled_steps, loaded.warnings) == (steps, ())
+
+
+def test_the_check_finds_a_bundle_of_certificates_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "init", "--steps", "local_import"]) == 0
+    assert run(["config", "check", "sluice.yaml", "--set", "tls.ca_cert_path=nowhere.pem"]) == 2
+    assert "error[tls-ca-bundle]" in capsys.readouterr().err
