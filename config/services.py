@@ -52,7 +52,7 @@ class AuthConfig(ConfigBlock):
     oauth_issuer_uri: BaseUrl | None = Field(None, description="OAuth 2.0 issuer")
     oauth_client_id: Text | None = Field(None, description="OAuth 2.0 client id")
     oauth_client_secret: Secret | None = Field(None, description="OAuth 2.0 client secret")
-    api_key: Secret | None = Field(None, description="API key, sent in a header of its own. Ignored in `s3_upload`")
+    api_key: Secret | None = Field(None, description="API key, sent in a header of its own")
     api_key_header: HeaderName = Field("x-api-key", description="Header that carries `api_key`")
 
     @property
@@ -69,7 +69,7 @@ class ExtractorConfig(ConfigBlock):
     base_url: RootUrl | None = Field(None, description="Extraction server URL, without `/fhir`. Required by the step")
     auth: AuthConfig = Field(default_factory=AuthConfig)
     extraction_timeout: Timeout = Field(
-        30 * MINUTE, description="Longest time without a 200 or 202 to a poll, not of the extraction"
+        30 * MINUTE, description="Longest time in which no poll is answered with 200 or 202"
     )
     polling_interval: Duration = Field(
         5 * SECOND, ge=SECOND, description="First interval between status polls, from PT1S"
@@ -83,7 +83,7 @@ class ExtractorConfig(ConfigBlock):
     file_ready_interval: Duration = Field(10 * SECOND, description="Delay between two checks of availability")
     download_stall_timeout: StallTimeout = Field(MINUTE, description="Longest time without a byte. 0: the default")
     max_concurrent_downloads: AtLeastOne = Field(4, description="Result files downloaded at once")
-    request_timeout: Timeout = Field(MINUTE, description="Limit of a submission, a poll or a Task call")
+    request_timeout: Timeout = Field(MINUTE, description="Time limit of a submission, a poll or a Task call")
 
     @field_validator("max_polling_interval")
     @classmethod
@@ -100,7 +100,7 @@ class PseudonymizerConfig(ConfigBlock):
 
     url: RootUrl | None = Field(None, description="Server root URL, without `/fhir`. Required by the step")
     bundle_split_threshold_mb: Integer = Field(10, ge=1, le=100, description="Bundles larger than this (MiB) are split")
-    timeout: Timeout = Field(30 * SECOND, description="Limit of a request. Raise it for large Bundles")
+    timeout: Timeout = Field(30 * SECOND, description="Time limit of a request. Raise it for large Bundles")
     max_concurrent_requests: AtLeastOne = Field(4, description="Requests under way at once")
     auth: AuthConfig = Field(default_factory=AuthConfig)
     anonymization_config: FilePath | None = Field(None, description="Rule file (YAML), sent with each request")
@@ -138,7 +138,7 @@ class S3Config(ConfigBlock):
     secret_access_key: Secret | None = Field(None, description="Secret key. Required by `s3_upload`")
     endpoint: BaseUrl | None = Field(None, description="URL of an S3-compatible store, instead of the public service")
     use_path_style: bool = Field(False, description="Path-style addressing, which many S3-compatible stores need")
-    timeout: Timeout = Field(30 * MINUTE, description="Limit of a request: a file, or a part of one")
+    timeout: Timeout = Field(30 * MINUTE, description="Time limit of a request: a file, or a part of one")
     prefix: Text | None = Field(None, description="Put in front of every object key")
 
 
@@ -149,7 +149,7 @@ class SendConfig(ConfigBlock):
     url: RootUrl | None = Field(None, description="FHIR server root URL, without `/fhir`. Ignored in `s3_upload`")
     batch_size: Annotated[Integer, or_else(100)] = Field(100, ge=0, le=1000, description="Resources in a transaction")
     max_concurrent_requests: AtLeastOne = Field(2, description="Transactions under way at once")
-    timeout: Timeout = Field(5 * MINUTE, description="Limit of a request to a FHIR server; more for a large upload")
+    timeout: Timeout = Field(5 * MINUTE, description="Time limit of a request; more for a large upload")
     auth: AuthConfig = Field(default_factory=AuthConfig)
     transfer: TransferConfig = Field(default_factory=TransferConfig)
     s3: S3Config = Field(default_factory=S3Config)
@@ -161,7 +161,7 @@ class ValidationConfig(ConfigBlock):
     url: BaseUrl | None = Field(None, description="Validation service URL. Required by the step")
     max_concurrent_requests: AtLeastOne = Field(4, description="Requests under way at once")
     bundle_chunk_size_mb: AtLeastOne = Field(10, description="Size (MiB) of the Bundles that are sent")
-    fail_on_error: bool = Field(True, description="Stop the pipeline after the step when it found errors in the data")
+    fail_on_error: bool = Field(True, description="Stop the pipeline after the step if it found errors in the data")
 
 
 class LocalImportConfig(ConfigBlock):

@@ -42,7 +42,7 @@ def sandbox_child(state: Path) -> Iterator[Path]:
         if not line.startswith(FIRST_LINE):
             process.communicate()
             errors.seek(0)
-            raise SandboxStartError(errors.read().strip().rpartition(ERROR)[2] or "it ended without a word")
+            raise SandboxStartError(errors.read().strip().rpartition(ERROR)[2] or "it ended without an error message")
         try:
             yield Path(line.removeprefix(FIRST_LINE).rstrip("\n"))
         finally:

@@ -170,7 +170,7 @@ def _cells(clause: Select, node: Any, constants: Json) -> Json:
         if column.collection:
             cells[column.name] = values
         elif len(values) > 1:
-            raise ViewError(f"the column {column.name} has several values and is no collection")
+            raise ViewError(f"the column {column.name} has several values and is not a collection")
         elif values:
             cells[column.name] = values[0]
     return cells

@@ -62,7 +62,7 @@ config_argument = click.argument("config", required=False, type=complete.FILE)
 def server() -> None:
     """Start, stop or show the local Prefect server with its UI.
 
-    It is that of the jobs directory which CONFIG names; without CONFIG, of APP_JOBS_DIR or ./jobs.
+    The server belongs to the jobs directory that CONFIG names; without CONFIG, to APP_JOBS_DIR or ./jobs.
     """
 
 

@@ -39,7 +39,7 @@ def of_options(approve: bool, reject: bool, by: str | None, comment: str) -> Ans
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person wants of a job that goes on: her decision at its wait, or the position from which it repeats."""
+    """What a person wants of a job that goes on: a decision at its wait, or the position from which it repeats."""
 
     answer: Answer | None = None
     position: int | None = None

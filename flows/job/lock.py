@@ -127,7 +127,7 @@ def part_lock(directory: Path, run: str, number: int) -> Iterator[Stop]:
 
 
 class _PartStop(Stop):
-    """The stop of a part: requested when another process has the job's lock, or none."""
+    """The stop of a part: requested when the job's lock is free, or names another run."""
 
     def __init__(self, directory: Path, run: str) -> None:
         super().__init__()

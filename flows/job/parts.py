@@ -40,7 +40,7 @@ LOOK_EVERY: Final = 0.25
 """Seconds between two looks at the parts."""
 
 ANSWERS_WITHIN: Final = 10.0
-"""Seconds for the scheduler's answer: Dask itself would wait for good where something else listens."""
+"""Seconds for the scheduler's answer: Dask itself would wait forever where something else listens."""
 
 _LOCAL: Final = {
     "threads_per_worker": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL,
@@ -52,7 +52,7 @@ _LOCAL: Final = {
 """Settings of a cluster of processes on this machine."""
 
 _PROFILER: Final = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"
-"""Dask's profiler can stop CPython 3.11 for good (python/cpython#106883)."""
+"""Dask's profiler can make CPython 3.11 hang (python/cpython#106883)."""
 
 _INHERITED: Final = {
     _PROFILER: "false",
@@ -65,7 +65,7 @@ _INHERITED: Final = {
 
 @dataclass(frozen=True)
 class PartOrder:
-    """The parameter of a task: paths and names, no secret. ``run`` is the process that ordered it."""
+    """The parameter of a task: paths and names, no secret. ``run`` names the run that ordered it (``holder``)."""
 
     run: str
     inputs: JobInputs
@@ -86,7 +86,7 @@ def dividing(inputs: JobInputs) -> Divide:
 
 
 def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Part]]) -> None:
-    """Have files done by the workers of a Dask cluster. All parts end with it.
+    """Have files processed by the workers of a Dask cluster. No part is left running when this ends.
 
     Raises the first error of a part, ``NetworkError`` when the cluster fails, and ``Stopped``.
     """
@@ -154,10 +154,10 @@ def _has_ended(future: Any, meter: Meter) -> bool:
         if isinstance(error, RuntimeError):
             with translated():  # Prefect was away when the part began
                 raise error
-        raise _failed(type(error).__name__ if error is not None else "its scheduler is gone")
+        raise _failed(type(error).__name__ if error is not None else "the connection to its scheduler was lost")
     data = future.result().data
     if data is None:
-        raise _failed("a worker has ended its part")
+        raise _failed("a worker stopped before its part was complete")
     if isinstance(data.result, Problem):
         raise data.result.error()
     meter.count_too(*data.result)
@@ -205,5 +205,5 @@ def _refuse_profiler() -> None:
     import dask
 
     if sys.version_info < (3, 12) and dask.config.get("distributed.worker.profile.enabled"):
-        what, hint = "the profiler of Dask can stop this version of Python", f"start workers with {_PROFILER}=false"
+        what, hint = "Dask's profiler can make this version of Python hang", f"start workers with {_PROFILER}=false"
         raise InputError("dask-profiler", what, context=platform.node(), hint=hint)

@@ -40,7 +40,7 @@ def put_back(api: PrefectApi, run: Json, record: JobRecord) -> bool:
     if not run.get("auto_scheduled") or times >= AT_MOST:
         return False
     state = {
-        "type": "SCHEDULED", "name": "AwaitingRetry", "message": "goes on after it was cut off",
+        "type": "SCHEDULED", "name": "AwaitingRetry", "message": "continued after it was cut off",
         "state_details": {"scheduled_time": run["expected_start_time"]},
     }  # fmt: skip
     try:

@@ -94,7 +94,7 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
     yield f"{label('the data are in')} {path(Path(waiting.looked_at), job_dir)}"
     kind, place = "tables" if waiting.tables else "files", path(Path(waiting.directory), job_dir)
     how = f"put all corrected {kind} into {place}: they are read instead, and the job waits again"
-    yield f"{label('to change something')}, {how}"
+    yield f"{label('to correct the data')}, {how}"
 
 
 def _files(waiting: Waiting, style: Style) -> Iterator[str]:

@@ -47,7 +47,7 @@ def parse_result(answer: Answer, status_url: str, base_url: str) -> ExtractionRe
         errors = list_of(document.get("error"))
         reports = [extension.get("valueUrl") for name, extension in extensions_of(document) if name in _REPORTS]
     else:
-        raise _unreadable(status_url, "something that is no manifest")
+        raise _unreadable(status_url, "something that is not a manifest")
     counts: dict[str, int | None] = {}
     for output in outputs:
         url, count = output.get("url"), output.get("count")

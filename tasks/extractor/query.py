@@ -41,7 +41,7 @@ def read_patients(path: Path) -> tuple[str, ...]:
     ``patients-empty``.
     """
     if path.exists() and not path.is_file():  # a pipe is empty for whoever reads it again
-        raise InputError("patients-unreadable", "the list of patient ids is no regular file", context=str(path))
+        raise InputError("patients-unreadable", "the list of patient ids is not a regular file", context=str(path))
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

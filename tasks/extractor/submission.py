@@ -81,7 +81,7 @@ def answer(store: HandleStore, job_dir: Path, base_url: str, given: str) -> None
         known = store.load()
         raise InputError(
             "submission-known",
-            f"{SERVICE}: this job has no submission without an answer",
+            f"{SERVICE}: no submission of this job is unanswered",
             context=f"its extraction job is {known.job_id}" if known else "nothing has been submitted",
             hint="leave --extraction out",
         )

@@ -111,7 +111,7 @@ class Router:
         try:
             keys = dict.fromkeys((resource.type, profile) for profile in _profiles_of(resource.raw))
         except UNREADABLE:
-            raise DataError("not-a-resource", "not a FHIR resource: the line is no valid JSON") from None
+            raise DataError("not-a-resource", "not a FHIR resource: the line is not valid JSON") from None
         of_type = self._by_type.get(resource.type, ())
         by_profile = [place for key in keys for place in self._by_profile.get(key, ())]
         return by_profile or (of_type if len(of_type) == 1 else ())

@@ -46,7 +46,7 @@ def read_rules(path: Path) -> AnonymizationRules:
     """Read the anonymization file. Raises ``InputError``: ``file-unreadable``, ``file-empty``, ``rules-not-yaml``."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise InputError("file-unreadable", "the anonymization file is no regular file", context=f"{KEY}: {path}")
+            raise InputError("file-unreadable", "the rule file is not a regular file", context=f"{KEY}: {path}")
         content = path.read_bytes()
     except OSError as error:
         what = f"the anonymization file cannot be read: {error.strerror or type(error).__name__}"

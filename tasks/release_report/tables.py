@@ -58,7 +58,7 @@ class TableScan:
                 number += 1
                 self._row(row, header, resource, found)
         except (csv.Error, UnicodeDecodeError):
-            raise DataError("not-a-table", "the file is no table", context=path.name) from None
+            raise DataError("not-a-table", "the file is not a table", context=path.name) from None
         return number
 
     def _row(self, row: list[str], header: list[str], resource: str, found: list[tuple[int, Found]]) -> None:

@@ -228,7 +228,7 @@ def check_results(answer: Answer, keys: Sequence[str]) -> None:
         response = _TransactionResponse()
     # 202 is a promise
     if answer.status != 200 or not answer.says_json or response.type != "transaction-response":
-        raise _unexpected(answer, "something that is no transaction-response")
+        raise _unexpected(answer, "something that is not a transaction-response")
     results = [entry.response for entry in response.entry]
     if len(results) != len(keys):
         raise _unexpected(answer, f"{len(results):,} results for {len(keys):,} resources")

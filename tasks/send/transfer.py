@@ -151,7 +151,7 @@ class _Store:
         found = _read_documents(answer)
         if found is None or not all(_concerns(one, self._project) for one in found):
             where = RequestContext("send", _SEARCH, "GET", url)
-            what = "with something that is no result" if found is None else "with documents of another project"
+            what = "with something other than a result" if found is None else "with documents of another project"
             hint = "is services.send.url the root of a FHIR server?"
             raise wrong_answer(answer, where, what, reference="transfer-answer", hint=hint)
         return found

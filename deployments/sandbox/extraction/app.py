@@ -179,7 +179,7 @@ def _read_kickoff(call: Call) -> tuple[bytes, tuple[str, ...]]:
     try:
         given = msgspec.json.decode(call.body, type=_Parameters).parameter
     except (ValueError, RecursionError) as error:
-        raise refused(f"the body is no Parameters resource: {error}") from None
+        raise refused(f"the body is not a Parameters resource: {error}") from None
     queries = [each.value_base64_binary for each in given if each.name == "crtdl"]
     patients = {each.value_string or "" for each in given if each.name == "patient"}
     if len(queries) != 1 or queries[0] is None:

@@ -324,7 +324,7 @@ def _group_problems(group: Group) -> Iterator[str]:
         sort, table = ("token", TOKEN_FILTERS) if isinstance(each, TokenFilter) else ("date", DATE_FILTERS)
         known = table.get(group.type, {})
         if each.name not in known:
-            yield f"{quoted(each.name)} is no supported {sort} parameter of {group.type}; known are {', '.join(known)}"
+            yield f"{quoted(each.name)} is not a {sort} parameter of {group.type}; known are {', '.join(known)}"
     if sum(isinstance(each, DateFilter) for each in filters) > 1:
         yield "at most one date filter is allowed"
 

@@ -81,7 +81,7 @@ class _FhirServer:
         kind, identity = _type(call), call.request.path_params["id"]
         if kind == "Binary" and call.media_type not in JSON_TYPES:
             if not ID.fullmatch(identity):
-                raise FhirProblem(400, "invalid", "This is no id.")
+                raise FhirProblem(400, "invalid", "This is not a valid id.")
             with self._store.transaction():
                 stored, is_new = self._store.put(kind, identity, call.body, call.request.headers["content-type"], [])
         else:

@@ -187,7 +187,7 @@ class LineCheck:
             hint = "this may be a login page or an error page; open the address in a browser"
             return self._error("not-json", "an HTML or XML document where NDJSON is expected", hint)
         if _SURROGATE.search(line):
-            what = "the line has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
+            what = "the line has half of a surrogate pair (\\ud800 to \\udfff), which is not a character"
             return self._error("unpaired-surrogate", what, "the text was cut inside a character at its source")
         hint = f"{_ONE_LINE}; a pretty-printed document does not qualify"
         return self._error("not-json", "the line is not valid JSON", hint)

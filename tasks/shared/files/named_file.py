@@ -25,7 +25,7 @@ class JsonFile:
         """Return the bytes of the file."""
         try:
             if path.exists() and not path.is_file():  # a pipe would be waited for, and be empty for ``continue``
-                raise InputError(f"{self.kind}-unreadable", f"{self.name} is no regular file", context=str(path))
+                raise InputError(f"{self.kind}-unreadable", f"{self.name} is not a regular file", context=str(path))
             with path.open("rb") as file:
                 content = file.read(LARGEST_FILE + 1)
         except (OSError, ValueError) as error:

@@ -164,7 +164,7 @@ class _ClientCredentials:
         if answer.status != 200 or not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise self._wrong("answered without a usable access token", answer.status)
         if str(token.get("token_type") or "bearer").lower() != "bearer":
-            raise self._wrong("gave a token that is no bearer token", answer.status)
+            raise self._wrong("gave a token that is not a bearer token", answer.status)
         try:
             return value, float(token.get("expires_in") or 0)
         except (TypeError, ValueError):

@@ -203,7 +203,7 @@ def test_a_lost_answer_is_a_question_and_the_answer_goes_on(place: Place) -> Non
     assert not place.asked("$extract-data")
     answer(place.store, place.context.job_dir, place.url, JOB)
     assert not (place.context.job_dir / DIRECTORY / NOTE).exists()
-    with pytest.raises(InputError, match="this job has no submission without an answer"):
+    with pytest.raises(InputError, match="no submission of this job is unanswered"):
         answer(place.store, place.context.job_dir, place.url, NEW)
     place.store.save(None)
     (place.context.job_dir / "extraction" / NOTE).write_text("torn")

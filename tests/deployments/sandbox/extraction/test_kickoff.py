@@ -50,8 +50,8 @@ def body(*entries: Any) -> bytes:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"", "the body is no Parameters resource"),
-        (b"{", "the body is no Parameters resource"),
+        (b"", "the body is not a Parameters resource"),
+        (b"{", "the body is not a Parameters resource"),
         (b'{"resourceType":"Bundle"}', "$.resourceType"),
         (
             b'{"resourceType":"Parameters","parameter":{"name":"x"}}',
