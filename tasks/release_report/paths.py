@@ -17,7 +17,11 @@ from tasks.shared.fhir.persons import Kind
 from tasks.shared.fhir.resource import TYPE
 
 OTHERS: Final = "…"
-"""The name of what has no name that can be shown."""
+"""The name of what has no name that can be shown, or is one of too many."""
+
+MOST_NAMES: Final = 200
+"""Elements, URLs and identifier systems that are told apart at one place. A rule that encrypts them leaves another one
+in each resource; a converter that writes ids as names does so, too."""
 
 _NAME: Final = re.compile(r"_?[A-Za-z][A-Za-z0-9]{0,63}")
 _TEXTS: Final = frozenset({TEXT, CODE_TEXT, MAYBE_TEXT})
@@ -177,13 +181,12 @@ class Paths:
                 self._see(node, item, members)
 
     def _child(self, node: Node, key: str) -> Node:
-        shown = key if _NAME.fullmatch(key) else OTHERS
+        shown = key if _NAME.fullmatch(key) and len(node.below) < MOST_NAMES else OTHERS
         names = (*node.names, key.removeprefix("_"))
-        child = Node(f"{node.path}.{shown}", node.resource, names, node.url)
+        child = Node(_path(node, shown), node.resource, names, node.url)
         child.split = _SPLIT.get(key, "")
         child.kind = kind_of(node.resource, names, node.url)
-        node.below[key] = child
-        return child
+        return _kept(node, key, child)
 
     def _split(self, node: Node, members: Mapping[str, Any]) -> Node:
         """Return the node of an object by its type or URL."""
@@ -192,7 +195,8 @@ class Paths:
             return node
         inner = node.below.get(f"({text})")
         if inner is None:
-            inner = node.below[f"({text})"] = self._of_url(node, text) if node.split == "url" else _of_type(node, text)
+            child = self._of_url(node, text) if node.split == "url" else _of_type(node, text)
+            inner = _kept(node, f"({text})", child)
         if inner.seen is not None:
             inner.seen.see(self.at)
         return inner
@@ -201,7 +205,7 @@ class Paths:
         whole = url if ":" in url or not node.url else f"{node.url}/{url}"
         inner = Node(node.path, node.resource, node.names, whole)
         if ":" in url:
-            inner.seen = self.extensions.setdefault(url, Sightings())
+            inner.seen = _of_text(self.extensions, url)
         return inner
 
     def _see(self, node: Node, value: str, members: Mapping[str, Any]) -> None:
@@ -219,12 +223,28 @@ class Paths:
             found = node.found = self.found(node.path, kind)
         found.seen.see(self.at)
         if node.url:
-            found.urls.setdefault(node.url, Sightings()).see(self.at)
+            _of_text(found.urls, node.url).see(self.at)
         if kind == Kind.IDENTIFIER:
             system = members.get("system")
-            found.systems.setdefault(system if isinstance(system, str) else "", Sightings()).see(self.at)
+            _of_text(found.systems, system if isinstance(system, str) else "").see(self.at)
 
 
 def _of_type(node: Node, name: str) -> Node:
-    name = name if TYPE.fullmatch(name) else OTHERS
-    return Node(f"{node.path}.{name}", name)
+    name = name if TYPE.fullmatch(name) and len(node.below) < MOST_NAMES else OTHERS
+    return Node(_path(node, name), name)
+
+
+def _path(node: Node, name: str) -> str:
+    return node.path if node.path.endswith(OTHERS) else f"{node.path}.{name}"
+
+
+def _kept(node: Node, key: str, child: Node) -> Node:
+    """Keep a node while there is room; a further one is made anew each time."""
+    if len(node.below) < MOST_NAMES:
+        node.below[key] = child
+    return child
+
+
+def _of_text(texts: dict[str, Sightings], text: str) -> Sightings:
+    """Return the sightings of a text, or of all for which there is no room."""
+    return texts.setdefault(text if text in texts or len(texts) < MOST_NAMES else OTHERS, Sightings())

@@ -14,6 +14,7 @@ import zstandard
 
 from tasks.release_report.measured import Measured
 from tasks.release_report.numbers import Tally
+from tasks.release_report.paths import MOST_NAMES
 from tasks.release_report.report import checksum_of
 from tasks.release_report.scan import ScanSettings, scan
 from tasks.shared.errors import Stopped
@@ -208,7 +209,27 @@ def test_odd_names_of_elements_and_types_are_not_shown(tmp_path: Path) -> None:
     odd = {"a b<c>": "Some text", "contained": [{"resourceType": "no type", "note": "Some text"}]}
     write(tmp_path, "data.ndjson", observation("1", **odd))
     found = measure(tmp_path)
-    assert {one.path for one in found.paths} == {"Observation.…", "Observation.contained.….note"}
+    assert {one.path for one in found.paths} == {"Observation.…", "Observation.contained.…"}
+
+
+def test_names_that_differ_in_each_resource_cost_no_memory_and_hide_nothing(tmp_path: Path) -> None:
+    def one(number: int) -> Json:
+        return patient(
+            str(number), identifier=[{"system": f"urn:{number}", "value": "1"}],
+            extension=[{"url": f"http://x/{number}", "valueString": "Some text"}],
+            contained=[{"resourceType": "T" + chr(97 + number % 26) * (number + 1), "note": "Some text"}],
+            **{f"k{number}": {f"k{number}": "Some text"}},
+        )  # fmt: skip
+
+    most = 3 * MOST_NAMES
+    write(tmp_path, "data.ndjson", *map(one, range(most)), one(most) | {"name": [{"family": "x"}]})
+    found = measure(tmp_path)
+    assert len(found.paths) < 4 * MOST_NAMES
+    assert {len(texts) for path in found.paths for texts in (path.urls, path.systems)} <= {0, MOST_NAMES + 1}
+    assert len(found.extensions) == MOST_NAMES + 1
+    assert tally_of(found, "Patient.extension.valueString").lines == most + 1
+    [name] = [one for one in found.paths if one.kind == "name"]
+    assert (name.path, name.found.lines) == ("Patient.…", 1)
 
 
 def test_a_pass_can_be_stopped(tmp_path: Path) -> None:
