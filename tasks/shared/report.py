@@ -137,7 +137,7 @@ def _cut(value: Any, entries: int) -> Any:
 
 
 def _first(what: str, paths: dict[str, str] | None) -> str:
-    """Return the first path, and how many follow: all of them are in the warnings and on the job's page."""
+    """Return the first path, and how many follow: all of them are in the warnings and in ``details``."""
     if not paths:
         return ""
     first, *others = paths

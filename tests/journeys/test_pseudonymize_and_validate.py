@@ -22,7 +22,7 @@ from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.validation import validation_service
 from tests.conftest import Commands, Ran, started, wait_until
 from tests.peers.lines import all_lines
-from tests.peers.prefect import facts, page_of
+from tests.peers.prefect import page_of
 from tests.peers.project import allowed, write_input
 from tests.peers.sandbox import Sandboxed, sandboxed
 
@@ -183,7 +183,7 @@ def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-def test_the_artifact_has_findings_by_severity_type_and_message_code_only(
+def test_the_record_has_findings_by_severity_type_and_message_code_only(
     sluice: Commands, project: PseudonymizeProject, services: Services, prefect_api: str
 ) -> None:
     wrong = {"resourceType": "Patient", "id": "p99", "gender": LEAK, "name": [{"family": FAMILY, LEAK: 1}]}
@@ -192,10 +192,11 @@ def test_the_artifact_has_findings_by_severity_type_and_message_code_only(
     assert ran.code == 5, ran.err
     assert held(services) == []
     page = page_of(prefect_api, ran.job)
-    found = facts(page, 2)
-    assert (found["severities: error"], found["types: Patient"]) == (found["findings"], found["findings"])
-    assert "codes: code-invalid Value_Code" in found
-    assert [trace for trace in (FAMILY, LEAK, "p99") if trace in page] == []
+    status = sluice("pipeline", "status", "config.yaml", ran.job, "--json").out
+    found = json.loads(status)["steps"][1]["details"]
+    assert (found["severities"]["error"], found["types"]["Patient"]) == (found["findings"], found["findings"])
+    assert "code-invalid Value_Code" in found["codes"]
+    assert [trace for trace in (FAMILY, LEAK, "p99") if trace in page + status] == []
     assert shown(project, ran.job, ran.out, ran.err) == []
 
 

@@ -68,14 +68,6 @@ class FakePrefect:
         return found
 
 
-def facts(text: str, position: int) -> dict[str, str]:
-    """Return the rows of the table that the page of a job has for a step."""
-    _, _, behind = text.partition(f"\n## Step {position}, ")
-    section = behind.partition("\n## ")[0]
-    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
-    return {cells[0]: " | ".join(cells[1:]) for cells in rows[2:]}
-
-
 def page_of(url: str, job: str) -> str:
     """Return the page of a job at a real server."""
     every = ask_prefect("POST", f"{url}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [job]}}})
