@@ -36,13 +36,6 @@ def print_line(text: str, *, err: bool = False) -> None:
     write(text + "\n", err=err)
 
 
-def print_without_waiting(text: str) -> None:
-    """Print ``text`` on stderr without waiting for a paused terminal (Ctrl-S): the process is about to end."""
-    saying = threading.Thread(target=print_line, args=(text,), kwargs={"err": True}, name="words", daemon=True)
-    saying.start()
-    saying.join(AFTER)
-
-
 def print_json(document: Any) -> None:
     """Print a document in the form of every ``--json``."""
     print_line(json.dumps(document, indent=2, ensure_ascii=False))

@@ -104,7 +104,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     signals.install()
     code = run(sys.argv[1:] if argv is None else argv)
-    signals.ignore()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from flows.output import print_without_waiting
+from flows.output import print_line
 from tasks.shared.stop import Stop
 
 STOP_SECONDS = 7.0
@@ -33,13 +33,6 @@ def install() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in NUMBERS:
             signal.signal(number, _exit)
-
-
-def ignore() -> None:
-    """Keep the exit code from now on, while the interpreter ends."""
-    if threading.current_thread() is threading.main_thread():
-        for number in NUMBERS:
-            signal.signal(number, signal.SIG_IGN)
 
 
 def _exit(number: int, _frame: FrameType | None) -> NoReturn:
@@ -72,7 +65,7 @@ def _serve(stop: Stop, asked: list[int], over: threading.Event, give_up: Callabl
             return
     reason, seen = signal.Signals(asked[0]).name if asked else stop.reason or "", len(asked)
     shown = "Ctrl-C" if reason == signal.SIGINT.name else reason
-    print_without_waiting(f"{shown}: stopping after this file, within {STOP_SECONDS:.0f} s; repeat to end at once")
+    print_line(f"{shown}: stopping after this file, within {STOP_SECONDS:.0f} s; repeat to end at once", err=True)
     stop.request(reason)
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline and len(asked) == seen:

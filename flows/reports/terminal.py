@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 from flows.job.record import JobRecord
 from flows.job.waiting import Shown, Waiting
 from flows.job.watch import describe
-from flows.output import draw, patience, print_line, print_without_waiting, wipe
+from flows.output import draw, patience, print_line, wipe
 from flows.reports.waiting import terminal_text
 from tasks.release_report.report import lines_of
 from tasks.shared.meter import Snapshot
@@ -78,9 +77,7 @@ class Presenter:
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Print the step's line."""
         state = "was complete" if again else "complete"
-        line = f"{step.position} {step.name}: {state}: {step.summary()}"
-        stream = sys.stderr if self._to_stderr else sys.stdout
-        self._print(wrapped(line, shutil.get_terminal_size().columns) if stream.isatty() else line, err=self._to_stderr)
+        self._print(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
         if not again:
             self._warn(step.name, step.warnings)
 
@@ -91,16 +88,12 @@ class Presenter:
             self._said.add(f"{name}: {warning}")
 
     def reported(self, job_dir: Path, shown: Shown) -> None:
-        """Print the verdict of a release report, and once each its stops and its path."""
+        """Print the verdict of a release report and its path, or why there is none."""
         if shown.failed is not None:
             self._print(f"release report: could not be made: {shown.failed}", err=True)
         elif shown.page is not None:
-            verdict, _, *found = lines_of(job_dir) or ["made", ""]
-            mark = found[0].partition(":")[0] if shown.stops else None  # stops come first; a line may be for several
-            below = [line for line in found if line.partition(":")[0] == mark] + [str(job_dir / shown.page)]
-            new = [line.strip() for line in below if line not in self._said]
-            self._said.update(below)
-            self._print("\n  ".join([f"release report: {verdict}", *new]), err=self._to_stderr)
+            verdict = (lines_of(job_dir) or ["made"])[0]
+            self._print(f"release report: {verdict}\n  {job_dir / shown.page}", err=self._to_stderr)
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
         """Print that and where the job waits, and the release report in short."""
@@ -108,8 +101,7 @@ class Presenter:
 
     def process_ends(self, words: str) -> None:
         """Print how to continue the job."""
-        if self._terminal:
-            print_without_waiting(words)
+        self._print(words, err=True)
 
     def close(self) -> None:
         """Remove the bar; called also when the process ends in a hurry."""
@@ -133,13 +125,6 @@ def presented_by(presenter: Presenter) -> Iterator[None]:
     finally:
         _presenter.reset(before)
         presenter.close()
-
-
-def wrapped(text: str, width: int) -> str:
-    """Return a line in lines of ``width`` columns, cut between words; all but the first are indented."""
-    first, later = text[: len(text) - len(text.lstrip())], "    "
-    lines = textwrap.TextWrapper(width, first, later, break_long_words=False, break_on_hyphens=False)
-    return lines.fill(text.lstrip())
 
 
 def bar(name: str, snapshot: Snapshot, width: int) -> str:

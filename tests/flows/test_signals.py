@@ -39,16 +39,6 @@ time.sleep(60)
 """
 
 
-ENDS = """
-import time
-from flows import signals
-signals.install()
-signals.ignore()
-print("runs", flush=True)
-time.sleep(0.5)
-"""
-
-
 @contextmanager
 def process(program: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
@@ -97,13 +87,6 @@ def test_a_signal_ends_a_command_without_a_flow(number: signal.Signals, code: in
         child.send_signal(number)
         _, err = child.communicate(timeout=10)
     assert (child.returncode, err) == (code, "")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_command_that_ends_keeps_its_exit_code(number: signal.Signals) -> None:
-    with process(ENDS) as child:
-        child.send_signal(number)
-        assert child.wait(10) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from flows.job.waiting import Shown
 from flows.reports import terminal as module
-from flows.reports.terminal import Presenter, bar, wrapped
+from flows.reports.terminal import Presenter, bar
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 
@@ -65,17 +65,10 @@ def test_a_worker_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_of_a_report_the_stops_are_printed_also_if_a_line_is_for_several(
+def test_of_a_report_the_verdict_and_the_path_are_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lines = ["Released despite 12 reasons to stop", "2 files", "  STOP: 12 paths", "  LOOK: free text"]
     monkeypatch.setattr(module, "lines_of", lambda _: lines)
     Presenter(terminal=True).reported(tmp_path, Shown(page="report.html", stops=12, looks=1))
-    assert capsys.readouterr().out == f"release report: {lines[0]}\n  STOP: 12 paths\n  {tmp_path / 'report.html'}\n"
-
-
-def test_a_long_line_is_cut_between_words() -> None:
-    assert wrapped("1 send: complete: 2 files, 3 requests, p50 3 ms", 30) == (
-        "1 send: complete: 2 files, 3\n    requests, p50 3 ms"
-    )
-    assert wrapped("  /a/very-long/path-of-a-file", 10) == "  /a/very-long/path-of-a-file"
+    assert capsys.readouterr().out == f"release report: {lines[0]}\n  {tmp_path / 'report.html'}\n"
