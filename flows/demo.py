@@ -6,11 +6,10 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from deployments.sandbox.child import SandboxStartError, sandbox_child
+from deployments.sandbox.child import sandbox_child
 from deployments.sandbox.data import DEMO_CRTDL, STEPS
 from flows.commands import review
 from flows.job.find import opened
@@ -20,7 +19,7 @@ from flows.jobs_dir import check_jobs_dir, load
 from flows.output import on_terminal, patience, print_line
 from flows.prefect import server
 from flows.run import run as command
-from tasks.shared.errors import InputError, TerminalError
+from tasks.shared.errors import InputError
 
 TABLE = "Patient.csv"
 SHOWN_LINES = 3
@@ -42,7 +41,9 @@ def run(*, keep: bool, reviewed: bool) -> int:
     os.environ["APP_JOBS_DIR"] = str(jobs_dir)
     server.begin(server.home_of(jobs_dir))  # it starts beside the services
     try:
-        with _sandbox(directory / "sandbox") as config:
+        with ExitStack() as services:
+            with patience("starting the sandbox services"):
+                config = str(services.enter_context(sandbox_child(directory / "sandbox")))
             enabled = f"pipeline.enabled_steps={','.join(steps)}"
             code = command(["pipeline", "start", config, str(DEMO_CRTDL), "--set", enabled])
             if code == 0 and _job(config).state is JobState.WAITING:
@@ -64,26 +65,6 @@ def _directory(*, keep: bool) -> Path:
     shutil.rmtree(base / "last", ignore_errors=True)
     (base / "last").mkdir(mode=0o700)
     return base / "last"
-
-
-@contextmanager
-def _sandbox(state: Path) -> Iterator[str]:
-    """Start the sandbox services as a child process; yield the path of their configuration.
-
-    Raises:
-        TerminalError: a service did not start.
-    """
-    child = ExitStack()
-    try:
-        with patience("starting the sandbox services"):
-            config = child.enter_context(sandbox_child(state))
-    except SandboxStartError as error:
-        raise TerminalError("sandbox", f"the sandbox did not start: {error}") from None
-    try:
-        yield str(config)
-    finally:
-        with patience("stopping the sandbox services"):
-            child.close()
 
 
 def _decided(config: str) -> int:

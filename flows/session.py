@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from config import LoadedConfig
 from flows.job.directory import JobDirectory
@@ -15,6 +15,7 @@ from flows.job.state import JobState
 from flows.jobs_dir import load
 from flows.output import patience, print_json, print_line
 from flows.prefect import address, server
+from flows.prefect.api import PrefectApi
 from flows.reports import terminal
 from flows.reports.status import status_of
 from flows.signals import exit_code_of
@@ -25,22 +26,13 @@ from tasks.shared.errors import TerminalError
 @contextmanager
 def with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     """Open the jobs of a configuration for a command that runs one: with Prefect."""
-    from flows.prefect.api import PrefectApi
-
     api = server.chosen_api(loaded.config.jobs_dir)
     address.use(api)  # before the import, which reads it
     with patience("loading Prefect's Python packages"):
         from flows import pipeline  # noqa: F401
-    with ExitStack() as stack:
-        stack.callback(_drained)
-        yield Session(loaded, stack.enter_context(PrefectApi(api)))
-
-
-def _drained() -> None:
-    from flows.prefect import runs
-
-    with patience("sending the last lines and events to Prefect"):
-        runs.drain()
+        from flows.prefect import runs
+    with runs.drained(), PrefectApi(api) as opened:
+        yield Session(loaded, opened)
 
 
 @contextmanager

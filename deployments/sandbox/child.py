@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tasks.shared.errors import TerminalError
+
 ERROR: Final = "error[sandbox]: "
 """Prefix of the sandbox's errors."""
 FIRST_LINE: Final = "configuration: "
@@ -29,7 +31,7 @@ def sandbox_child(state: Path) -> Iterator[Path]:
     """Run a sandbox process; yield the path of its configuration when every service answers.
 
     It ends with the block, or else with this process. It has its own session, so that Ctrl-C in the terminal reaches
-    this program first. Raises ``SandboxStartError``.
+    this program first. Raises ``TerminalError`` if a service did not start.
     """
     environment = os.environ | {"PYTHONPATH": str(_ROOT)}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
@@ -42,7 +44,8 @@ def sandbox_child(state: Path) -> Iterator[Path]:
         if not line.startswith(FIRST_LINE):
             process.communicate()
             errors.seek(0)
-            raise SandboxStartError(errors.read().strip().rpartition(ERROR)[2] or "it ended without an error message")
+            why = errors.read().strip().rpartition(ERROR)[2] or "it ended without an error message"
+            raise TerminalError("sandbox", f"the sandbox did not start: {why}")
         try:
             yield Path(line.removeprefix(FIRST_LINE).rstrip("\n"))
         finally:

@@ -39,11 +39,6 @@ class ApiAddress:
     home: Path | None = None
     password: str | None = field(default=None, repr=False)
 
-    @classmethod
-    def local(cls, home: Path, port: int, password: str) -> ApiAddress:
-        """Return the address of the jobs directory's server, whose directory is ``home``."""
-        return cls(f"http://127.0.0.1:{port}/api", {"Authorization": basic(password)}, home, password)
-
     @property
     def shown(self) -> str:
         """The address as messages may name it: without credentials."""

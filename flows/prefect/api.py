@@ -6,8 +6,8 @@ They are durable when a call returns. ``import prefect`` alone takes longer than
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from typing import Any, Final, Self
 
@@ -23,7 +23,6 @@ Json = dict[str, Any]
 Label = str | int | float | bool
 
 FLOW_NAME: Final = "pipeline"
-TAG: Final = "sluice"
 DEPLOYMENT: Final = "sluice"
 """The deployment that runs detached jobs."""
 
@@ -35,9 +34,6 @@ JOB_SECONDS: Final = 1040.0
 
 REACH_SECONDS: Final = 7.0
 """Seconds to connect, and for the answer of an API that is checked."""
-
-REMEDY_SECONDS: Final = 4.0
-"""Seconds after which the words on a server that does not answer name a command: until then it is only slow."""
 
 _PAGE = 200
 """Maximum rows of one answer from Prefect."""
@@ -66,12 +62,9 @@ def reach(address: ApiAddress) -> None:
         )  # fmt: skip
 
 
-@contextmanager
-def _told(address: ApiAddress, after: float) -> Iterator[None]:
-    """Print after so many seconds of waiting what is waited for, and later what to do."""
-    waiting = patience(f"waiting for the Prefect server at {address.shown}", after=after)
-    with waiting, patience(f"  {address.remedy}", after=after + REMEDY_SECONDS):
-        yield
+def _told(address: ApiAddress, after: float) -> AbstractContextManager[None]:
+    """Print after so many seconds of waiting what is waited for, and what to do."""
+    return patience(f"waiting for the Prefect server at {address.shown}\n  {address.remedy}", after=after)
 
 
 class PrefectApi:

@@ -15,14 +15,16 @@ import httpx
 from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.events.worker import EventsWorker
 from prefect.exceptions import Pause, PrefectHTTPStatusError
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput, keyset_from_paused_state
+from prefect.logging.handlers import APILogHandler
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Paused, Pending, Running, Suspended
 
-from flows.prefect.api import TAG
+from flows.output import patience
 from flows.prefect.form import FormAnswer
 from tasks.shared.errors import NetworkError, TerminalError
 
@@ -41,7 +43,7 @@ def create(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any]) -> st
         NetworkError: the Prefect API does not answer, or fails.
     """
     with translated(), get_client(sync_client=True) as client:
-        return str(client.create_flow_run(flow, name=name, parameters=parameters, state=Pending(), tags=[TAG]).id)
+        return str(client.create_flow_run(flow, name=name, parameters=parameters, state=Pending()).id)
 
 
 @contextmanager
@@ -120,10 +122,12 @@ def leave() -> NoReturn:
     raise Pause(state=Running())
 
 
-def drain() -> None:
-    """Send the events (task runs) and logs that Prefect's background threads still hold, for ten seconds at most."""
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogHandler
-
-    EventsWorker.drain_all(timeout=5)
-    APILogHandler().flush()
+@contextmanager
+def drained() -> Iterator[None]:
+    """At the end send the events (task runs) and logs that Prefect still holds, for ten seconds at most."""
+    try:
+        yield
+    finally:
+        with patience("sending the last lines and events to Prefect"):
+            EventsWorker.drain_all(timeout=5)
+            APILogHandler().flush()

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,7 +23,7 @@ import msgspec
 
 from flows.jobs_dir import check_jobs_dir
 from flows.output import patience
-from flows.prefect.address import QUIET, ApiAddress, configured_api
+from flows.prefect.address import QUIET, ApiAddress, basic, configured_api
 from flows.prefect.api import reach
 from flows.shell import for_server
 from tasks.shared.errors import NetworkError, TerminalError, storage_errors
@@ -162,9 +161,6 @@ def chosen_api(jobs_dir: Path) -> ApiAddress:
     configured, home = configured_api(), home_of(jobs_dir)
     if configured is None:
         return find(home) or start(jobs_dir)
-    server = known(home)
-    if server is not None and configured.url == _address(home, server).url:
-        configured = replace(configured, home=home)
     reach(configured)
     return configured
 
@@ -188,7 +184,9 @@ def _spawn(home: Path, port: int) -> None:
 
 
 def _address(home: Path, server: Known) -> ApiAddress:
-    return ApiAddress.local(home, server.port, _password(home))
+    password = _password(home)
+    url = f"http://127.0.0.1:{server.port}/api"
+    return ApiAddress(url, {"Authorization": basic(password)}, home, password)
 
 
 def _password(home: Path) -> str:

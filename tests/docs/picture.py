@@ -10,7 +10,6 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from flows.reports.terminal import wrapped
 from tests.conftest import ROOT
 
 PICTURE = ROOT / "docs/images/demo.svg"
@@ -22,7 +21,7 @@ def main() -> None:
     command = [sys.executable, "-m", "flows.run", "demo"]
     printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text("\n".join(wrapped(line, COLUMNS) for line in printed.rstrip().splitlines())))
+    console.print(Text(printed.rstrip()))
     picture = console.export_svg(title="sluice demo")
     # The page loads nothing: a font of the reader's machine will do.
     PICTURE.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL).replace("Fira Code, ", ""))

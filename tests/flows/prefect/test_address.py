@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 
@@ -87,17 +86,6 @@ def test_a_run_waits_for_17_minutes_and_prefect_stays_quiet(monkeypatch: pytest.
     assert abs(sum(waits) - JOB_SECONDS) < 60
     assert environment["DO_NOT_TRACK"] == "1"
     assert environment["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
-
-
-def test_of_a_dead_local_server_a_command_says_how_to_start_it(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("pipeline: {enabled_steps: [local_import]}\njobs_dir: my jobs\n")
-    home = tmp_path / "my jobs/.prefect"
-    home.mkdir(mode=0o700, parents=True)
-    (home / "server.json").write_text('{"port": 9, "pid": 1, "started": "", "version": "3"}')
-    ran = Commands(tmp_path, "http://127.0.0.1:9/api", in_process=True)("job", "list", "config.yaml")
-    assert ran.code == 3
-    start = rf"APP_JOBS_DIR='{home.parent}' \S*sluice server start\n"
-    assert re.search(rf"hint: if it does not run, start it: {start}", ran.err), ran.err
 
 
 def test_an_address_where_nobody_listens_is_an_error_without_its_credentials(tmp_path: Path) -> None:
