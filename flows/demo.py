@@ -68,7 +68,7 @@ def _directory(*, keep: bool) -> Path:
 
 
 def _decided(config: str) -> int:
-    """Ask for the decision; what the job waits for stands on the terminal already."""
+    """Ask for the decision; what the job waits for has been printed."""
     answer = review.prompt()
     if answer is None:
         return 0

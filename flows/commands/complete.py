@@ -31,7 +31,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 FILE = click.Path(readable=False)
 DIRECTORY = click.Path(file_okay=False, readable=False)
-"""For completion: what else is wrong with a file, the command reports."""
+"""Types for completion only: the command itself reports what is wrong with a file."""
 
 
 def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> Items:

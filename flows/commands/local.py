@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def demo(keep: bool, review: bool) -> int:
     """Run a whole pipeline on this machine, on synthetic data.
 
-    It starts sandbox services on loopback and queries their extraction server. Each step prints a summary line; the
+    Starts sandbox services on this machine and queries their extraction server. Each step prints a summary line; the
     paths of the files are printed at the end.
     """
     with patience("loading the demo"):

@@ -145,7 +145,7 @@ def continue_(
 def _go_on(
     session: Session, record: JobRecord, inputs: JobInputs, *, wanted: Wanted, progress: bool, as_json: bool
 ) -> int:
-    """Check what is left to do, record what is wanted, and run the job here or hand it to its worker."""
+    """Check what is left to do, record the decision, and run the job here or hand it to its worker."""
     from flows.commands import review
     from flows.job.record import RecordWriter, at
     from flows.session import execute, outcome

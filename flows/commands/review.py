@@ -39,14 +39,14 @@ def of_options(approve: bool, reject: bool, by: str | None, comment: str) -> Ans
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person wants of a job that goes on: a decision at its wait, or the position from which it repeats."""
+    """How a job is continued: a decision at its wait, or the position of the step from which it is repeated."""
 
     answer: Answer | None = None
     position: int | None = None
 
 
 def to_repeat(record: JobRecord, step: str, *, yes: bool, err: bool) -> Wanted | None:
-    """Return the step from which a job repeats; ``None`` if a person does not agree. Raises ``InputError``."""
+    """Return the step from which a job is repeated; ``None`` if the person does not confirm. Raises ``InputError``."""
     position = step_to_repeat(record, step)
     name = f"{position}, {record.steps[position - 1].name}"
     agreed = yes or click.confirm(f"Discard the results of step {name}, and of all later steps?", err=err)
@@ -56,7 +56,7 @@ def to_repeat(record: JobRecord, step: str, *, yes: bool, err: bool) -> Wanted |
 def to_continue(
     api: PrefectApi, record: JobRecord, given: Answer | None, options: Mapping[str, Any], *, err: bool
 ) -> Wanted | None:
-    """Return the decision with which a job goes on; ``None`` if it is complete, or waits and gets no decision."""
+    """Return the decision for a waiting job; ``None`` if the job is complete, or no decision is given."""
     if record.done:
         return None
     waiting = record.undecided

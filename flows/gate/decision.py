@@ -14,7 +14,7 @@ def judge(
 ) -> str | None:
     """Return why the job waits again after an answer; ``None`` if it is accepted, as every rejection is.
 
-    The reviewer was ``shown`` this, and it is like that ``now``. ``changes`` are the differences of the files, a line
+    ``shown`` is what the reviewer saw, ``now`` what is there. ``changes`` are the differences of the files, a line
     each; ``obstacle`` is the reason why nobody can approve them.
     """
     if not answer.approved:

@@ -28,7 +28,7 @@ class JobDirectory:
 
     @classmethod
     def of(cls, jobs_dir: Path, job_id: str) -> JobDirectory:
-        """Return the directory of a job. A text that is no UUID could lead elsewhere: ``ValueError``."""
+        """Return the directory of a job. Raises ``ValueError`` unless the id is a UUID: others could lead elsewhere."""
         return cls(jobs_dir.absolute() / str(UUID(job_id)))
 
     def create(self) -> None:

@@ -99,7 +99,7 @@ def end(job: RunningJob, how: JobState, message: str, error: Problem | None = No
 
 
 def _leave(api: PrefectApi, job_id: str, how: JobState, message: str) -> NoReturn:
-    """Set the state of the run, if the API is not away, and leave the flow: Prefect then adds nothing of its own."""
+    """Set the state of the run if the API answers, and leave the flow so that Prefect adds no state of its own."""
     with suppress(SluiceError):
         api.set_state(job_id, TYPES[how], name=how.capitalize(), message=message)
     raise Pause(state=State(type=StateType(TYPES[how]), name=how.capitalize(), message=message))

@@ -1,7 +1,7 @@
 """The locks of a job, each a ``flock`` that is released however its process ends.
 
-``<job>/.lock`` is held by the process that runs the job. ``.parts.lock`` is shared by the Dask workers that do parts of
-a step: they end when the process that ordered it no longer holds ``.lock``.
+``<job>/.lock`` is held by the process that runs the job. ``.parts.lock`` is shared by the Dask workers that process
+parts of a step: they end when the run that ordered the parts no longer holds ``.lock``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JobBusyError(TerminalError):
 def job_lock(directory: Path, *, patience: float = PATIENCE) -> Iterator[None]:
     """Hold the exclusive lock on a job's directory. Raises ``JobBusyError`` and ``StorageError``.
 
-    A process that holds it may take it again: a command does before it changes a job, and then the flow in it.
+    A process that holds it may take it again: a command takes it before it changes a job, then the flow that it runs.
     """
     path = directory.absolute() / LOCK
     if path in held_here:
@@ -97,7 +97,7 @@ def holder(directory: Path) -> str:
 
 @contextmanager
 def _opened(path: Path, kind: int = 0) -> Iterator[IO[bytes]]:
-    """Open a file of a lock, which is made if it is missing, and wait for a lock of this kind."""
+    """Open a lock file, create it if it is missing, and wait for a lock of this kind."""
     with storage_errors(path):
         handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
     with handle:
@@ -117,7 +117,7 @@ def _wait_for_parts(parts: Path) -> None:
 def part_lock(directory: Path, run: str, number: int) -> Iterator[Stop]:
     """Hold the locks of a part of a ``run`` (its ``holder``) in a worker.
 
-    Nobody else has the part: not even a worker that Dask took for lost.
+    No two workers process one part, even if Dask takes one of them for lost.
     """
     shared, own = _opened(directory / PARTS, fcntl.LOCK_SH), _opened(directory / f".part-{number}.lock", fcntl.LOCK_EX)
     with shared, own:

@@ -1,4 +1,4 @@
-"""Do parts of a step as Prefect tasks on a Dask cluster: ``divide`` in the job's process, ``do_part`` in the workers.
+"""Process parts of a step as Prefect tasks on Dask: ``divide`` in the job's process, ``do_part`` in the workers.
 
 A worker reads the configuration and its secrets itself. It writes files and their records, but no label of the job.
 """
@@ -40,7 +40,7 @@ LOOK_EVERY: Final = 0.25
 """Seconds between two looks at the parts."""
 
 ANSWERS_WITHIN: Final = 10.0
-"""Seconds for the scheduler's answer: Dask itself would wait forever where something else listens."""
+"""Seconds for the scheduler's answer: Dask itself waits forever if another program listens there."""
 
 _LOCAL: Final = {
     "threads_per_worker": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL,
@@ -79,7 +79,7 @@ class PartOrder:
 def dividing(inputs: JobInputs) -> Divide:
     """Return what divides the files of a step.
 
-    Parts are tasks of the flow, whose context is the one of this call: that of a step cannot travel.
+    Parts are tasks of the flow, so they run in its context, which is that of this call.
     """
     flow = copy_context()
     return lambda context, rounds: flow.run(divide, inputs, context, rounds)
@@ -180,7 +180,7 @@ def _show_finished(context: StepContext, seen: set[str], sizes: dict[str, int]) 
 
 
 def do_part(order: PartOrder) -> State[Any]:
-    """Do a part in a worker. Return a state with its requests, or with its error."""
+    """Process a part in a worker. Return a state with its requests, or with its error."""
     os.umask(0o077)
     meter = Meter()
     try:

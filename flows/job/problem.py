@@ -7,7 +7,7 @@ from tasks.shared.report import StoredModel
 
 
 class Problem(StoredModel):
-    """An error that ended a run of a job; ``step`` is ``None`` when it was none of a step."""
+    """An error that ended a run of a job; ``step`` is ``None`` if no step raised it."""
 
     reference: str
     message: str

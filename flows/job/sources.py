@@ -46,7 +46,7 @@ class Sources:
         return self.read_by(step) if step is not None else None
 
     def at_wait(self, position: int) -> Source:
-        """Return the data that a wait covers: those that are sent as they are then, else the newest."""
+        """Return the data that a wait covers: those that are sent unchanged later, else the newest."""
         found = self.data_sent_after(position) or self.newest
         if found is None:
             raise ValueError(f"a wait at step {position} has nothing before it")

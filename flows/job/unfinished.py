@@ -1,8 +1,8 @@
 """Find jobs that were cut off, and put those of a schedule back to their worker (``job unfinished``).
 
-Prefect shows a run whose process died as running for ever, or as pending if its worker died while it took the run, and
-such a run holds its place in a work queue. It was cut off if it has been in that state for two minutes, is not at a
-wait, and its lock is free. The time for which it was scheduled puts it before later runs.
+Prefect shows a run whose process died as running forever, or as pending if its worker died while it took the run, and
+such a run keeps its place in a work queue. It was cut off if it has been in that state for two minutes, is not at a
+wait, and its lock is free. It keeps the time for which it was scheduled, so it runs before later ones.
 """
 
 from __future__ import annotations

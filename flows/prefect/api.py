@@ -63,7 +63,7 @@ def reach(address: ApiAddress) -> None:
 
 
 def _told(address: ApiAddress, after: float) -> AbstractContextManager[None]:
-    """Print after so many seconds of waiting what is waited for, and what to do."""
+    """Print, after so many seconds, that a server does not answer, and what to do."""
     return patience(f"waiting for the Prefect server at {address.shown}\n  {address.remedy}", after=after)
 
 

@@ -15,7 +15,7 @@ from tasks.shared.units import human_bytes
 
 
 class Style(NamedTuple):
-    """How a point is written: a sentence, a name, a path in the job's directory, and the words that it begins with."""
+    """How a point is formatted: a sentence, a name, a path in the job's directory, and its first words."""
 
     text: Callable[[str], str]
     name: Callable[[str], str]
@@ -98,7 +98,7 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
 
 
 def _files(waiting: Waiting, style: Style) -> Iterator[str]:
-    """Yield the first files that are read next, and those that corrected files take the place of."""
+    """Yield the first files that are read next, and those that nobody corrected."""
     _, name, path_of, label = style
     place = Path(waiting.reads)
     files = list(finished_files(place))

@@ -34,7 +34,7 @@ class _Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False
 
 
 class _Told(_Bare, rename="camel", forbid_unknown_fields=True, gc=False):
-    """One that has only a narrative, which rules take away as a whole."""
+    """A resource that has only a narrative, which rules remove as a whole."""
 
     text: Raw = Raw()
 

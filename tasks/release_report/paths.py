@@ -17,7 +17,7 @@ from tasks.shared.fhir.persons import Kind
 from tasks.shared.fhir.resource import TYPE
 
 OTHERS: Final = "…"
-"""The name of what has no name that can be shown, or is one of too many."""
+"""Stands for a name that cannot be shown, or that is one of too many."""
 
 MOST_NAMES: Final = 200
 """Elements, URLs and identifier systems that are told apart at one place. A rule that encrypts them leaves another one

@@ -107,7 +107,7 @@ class FileWork:
         return done
 
     def take_over(self, bases: Collection[str]) -> list[str]:
-        """Count files that others have finished as this work's own; return those of which no record is to be seen."""
+        """Count files that other processes finished as done; return those without a usable record."""
         known, stored = {done.file: done for done in read_records(self._records)}, self._stored()
         for base in bases:
             done = known.get(base)

@@ -121,7 +121,7 @@ class Meter:
             self._skipped += stored
 
     def warn(self, text: str) -> None:
-        """Say something now that a person should see who waits for the step, and who reads its log."""
+        """Show a warning on the terminal at once, and write it to the log."""
         with self._lock:
             self._now.warnings += (text,)
         logger.warning("%s", text)
@@ -186,7 +186,7 @@ class Meter:
         return (now - at) * (1 - fraction) / grown if now - at >= _FIRST and grown > 0 and fraction < 1 else None
 
     def _next_try(self, now: float) -> Held | None:
-        """Return the request that failed last, until something was done after its next try."""
+        """Return the request that failed last; ``None`` if progress was made since its next try."""
         held, until = self._held or (None, 0.0)
         return replace(held, seconds=max(0.0, until - now)) if held is not None and self._moved <= until else None
 

@@ -1,7 +1,7 @@
-"""Parts: groups of the files of a step, each done by a process of its own, perhaps on another machine.
+"""Parts: groups of the files of a step, each processed by a process of its own, perhaps on another machine.
 
 Whoever finishes a file leaves its record, so parts need not be merged: the step sums up the records.
-``flows/job/parts.py`` brings parts to their processes.
+``flows/job/parts.py`` starts them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.shared.files.data_directory import CORE
 from tasks.shared.step import Part, StepContext
 
 SEEN_WITHIN = 90
-"""Seconds until this machine sees what others wrote: NFS keeps what it knows of a directory for up to a minute."""
+"""Seconds to wait for files of other machines: NFS caches the content of a directory for up to a minute."""
 
 
 def groups(sizes: Mapping[str, int], parts: int) -> list[list[str]]:
@@ -27,7 +27,7 @@ def groups(sizes: Mapping[str, int], parts: int) -> list[list[str]]:
 
 
 def do_in_parts(context: StepContext, work: FileWork, files: Mapping[str, Path], proof: str = "") -> list[str]:
-    """Have unfinished ``files`` (base name → path) done in parts, ``core`` first; return those left for this process.
+    """Have unfinished ``files`` (base name → path) processed in parts, ``core`` first; return those left over.
 
     ``proof`` is a digest that the parts need for their terms. Raises the error of a part.
     """

@@ -73,7 +73,7 @@ def as_task(name: str, work: Callable[[], T]) -> T | Exception:
 
 
 def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
-    """Ask each service with something synthetic, before the first data go there; what is doubtful.
+    """Test each service with synthetic data, before it gets the first real data; return the warnings.
 
     Raises the error of the first that is not what the configuration calls it.
     """

@@ -135,7 +135,7 @@ class StepContext:
 
 
 Divide = Callable[[StepContext, Sequence[Sequence[Part]]], None]
-"""Has parts done in rounds, one round after the other, the parts of a round at once. Raises the error of a part."""
+"""Processes parts in rounds: the parts of a round at once, one round after the other. Raises the error of a part."""
 
 
 class Reads(StrEnum):

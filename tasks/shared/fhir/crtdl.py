@@ -1,6 +1,6 @@
 """The CRTDL, the query of an extraction: what the client reads of it and checks (docs/services.md).
 
-The cohort is not looked into: the server says what is wrong with it.
+The cohort is not checked here: the server reports what is wrong with it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Call:
     transient: Collection[int] = DEFAULT_TRANSIENT
 
     def accepts(self, status: int) -> bool:
-        """Return whether an answer with this status is no error."""
+        """Return whether an answer with this status is a success."""
         return 200 <= status < 300 or status in self.accept
 
 
