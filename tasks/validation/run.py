@@ -41,7 +41,7 @@ def run(context: StepContext) -> StepReport:
     """Validate every data file of the input that has no report yet, and count the findings of all.
 
     Raises ``TransientError`` when the service stays away or busy, and ``ServiceError`` when it refuses or answers
-    something else than an OperationOutcome, both with file and lines.
+    something other than an OperationOutcome, both with file and lines.
     """
     settings = context.config.services.validation
     files = {base_name(path.name): path for path in data_files(context.input_dir)}
@@ -81,10 +81,10 @@ def run(context: StepContext) -> StepReport:
         )
     if not context.part.number:
         write_summary(directory, core_first(files))
-    return _report(context, work, files, directory)
+    return _report(work, files, directory)
 
 
-def _report(context: StepContext, work: FileWork, files: dict[str, Path], directory: Path) -> StepReport:
+def _report(work: FileWork, files: dict[str, Path], directory: Path) -> StepReport:
     total: Counter[str] = Counter()
     tallies: dict[str, Counter[str]] = {"severities": Counter(), "types": Counter(), "codes": Counter()}
     for done in work.done():

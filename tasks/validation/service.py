@@ -46,7 +46,7 @@ class Validator:
 
     def __init__(self, client: ServiceClient, url: str) -> None:
         self._client = client
-        self._url = endpoint(url)
+        self._url = url
 
     def validate(self, chunk: ValidationChunk) -> list[ChunkOutcome]:
         """Return the outcomes about a chunk: one, or more where the service takes or gives only smaller pieces.

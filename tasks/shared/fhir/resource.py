@@ -52,7 +52,7 @@ def list_of(value: Any) -> list[Any]:
 def head_of(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
     """Return type and id of a resource, as it is written; ``None`` for an id that is missing or no text.
 
-    Raises ``DataError`` (``not-a-resource``) for anything else than a JSON object with the name of a type.
+    Raises ``DataError`` (``not-a-resource``) for anything other than a JSON object with the name of a type.
     """
     usual = _USUAL.match(raw)
     if usual is not None:

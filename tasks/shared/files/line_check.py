@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.resource import TYPE
 from tasks.shared.files.ndjson import is_blank, line_too_large
 from tasks.shared.files.zstd import is_zstd
 
 _BOM: Final = b"\xef\xbb\xbf"
 _ARCHIVES: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zip, xz, bzip2
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-_TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
 _DATA_TYPES: Final = re.compile(r"application/(x-ndjson|ndjson|fhir\+\w+|zip|gzip|zstd)", re.IGNORECASE)
 _SERVER: Final = "see the log of the server that made this file, and fetch it again"
 _ONE_LINE: Final = "NDJSON holds one JSON object per line"
@@ -132,7 +132,7 @@ class LineCheck:
         except (msgspec.DecodeError, RecursionError):
             raise self._not_json(bytes(line)) from None
         kind = read.resource_type
-        if not isinstance(kind, str) or _TYPE.fullmatch(kind) is None:
+        if not isinstance(kind, str) or TYPE.fullmatch(kind) is None:
             raise self._no_resource(read)
         self.lines += 1
         self.types[kind] += 1

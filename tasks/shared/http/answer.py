@@ -22,7 +22,6 @@ ISSUE_CODES: Final = frozenset({
 })
 # fmt: on
 _JSON: Final = re.compile(r"(application|text)/([a-z0-9.-]+\+)?json")
-_LARGEST_OUTCOME: Final = 8 << 20
 _LONGEST_TEXT: Final = 600
 
 
@@ -51,12 +50,10 @@ class Answer:
 
 def issues(body: bytes) -> list[tuple[str, str]]:
     """Return (severity, code) of each issue of an OperationOutcome, of those codes that FHIR defines."""
-    if len(body) > _LARGEST_OUTCOME or b"OperationOutcome" not in body:
-        return []
     outcome = object_of(parse_json(body))
-    found = [(str(issue.get("severity")), issue.get("code")) for issue in map(object_of, list_of(outcome.get("issue")))]
     if outcome.get("resourceType") != "OperationOutcome":
         return []
+    found = ((str(issue.get("severity")), issue.get("code")) for issue in map(object_of, list_of(outcome.get("issue"))))
     return [(severity, code) for severity, code in found if isinstance(code, str) and code in ISSUE_CODES]
 
 

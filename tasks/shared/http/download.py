@@ -37,7 +37,7 @@ class Downloader:
     client: ServiceClient
     compression: CompressionConfig
     most: int
-    stall_timeout: float = STALL_TIMEOUT
+    stall_timeout: float
 
     def fetch(self, url: str, directory: Path, base: str, stop: Stop, credentials: bool | None = None) -> Intake:
         """Return what was downloaded, checked and not yet published; the caller finishes its part.

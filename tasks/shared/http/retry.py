@@ -33,7 +33,7 @@ def wait_seconds(rules: RetryConfig, attempt: int, retry_after: float | None) ->
 def parse_retry_after(value: str | None) -> float | None:
     """Return seconds that a ``Retry-After`` header asks for: a number or an HTTP date; ``None`` when it is absent
     or not understood."""
-    text = (value or "").strip()[:64]
+    text = (value or "").strip()
     if text.isascii() and text.replace(".", "", 1).isdigit():
         return float(text)
     try:
