@@ -173,6 +173,15 @@ def test_a_block_must_be_a_block_and_a_value_one_value(errors: Errors) -> None:
         ("crtdl_preprocessing: {}", "crtdl_preprocessing", "here it is called services.crtdl_preprocessing"),
         ("services: {send: {server_url: x}}", "services.send.server_url", "here it is called services.send.url"),
         ("services: {csv_conversion: {}}", "services.csv_conversion", "here it is called services.flattening"),
+        ("services: {parquet_conversion: {}}", "services.parquet_conversion", "here it is called services.flattening"),
+        *(
+            (
+                f"services: {{send: {{{name}: x}}}}",
+                f"services.send.{name}",
+                f"here it is called services.send.transfer.{name}",
+            )
+            for name in ("project_identifier", "organization_identifier")
+        ),
     ],
 )
 def test_unknown_keys_are_errors_with_the_nearest_known_key(errors: Errors, text: str, key: str, hint: str) -> None:

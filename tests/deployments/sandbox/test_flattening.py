@@ -49,12 +49,9 @@ ROWS: dict[str, tuple[Json, list[Json]]] = {
     "a constant": (
         view(columns("id"), where=[{"path": "gender = %sex"}], constant=[{"name": "sex", "valueCode": "female"}]),
         [{"id": "p"}]),
-    "an extension": (view(columns("extension('u').value.ofType(decimal)")), [{"extension('u')": 1}]),
+    "an extension": (
+        view({"column": [{"name": "value", "path": "extension('u').value.ofType(decimal)"}]}), [{"value": "DECIMAL"}]),
 }  # fmt: skip
-ROWS["an extension"] = (
-    view({"column": [{"name": "value", "path": "extension('u').value.ofType(decimal)"}]}),
-    [{"value": "DECIMAL"}],
-)
 WRONG: dict[str, tuple[Json, str]] = {
     "an unknown key": (view(columns("id"), colour=1), "unknown field `colour`"),
     "an unknown key of a column": (view({"column": [{"name": "x", "path": "id", "x": 1}]}), "unknown field `x`"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,7 @@ def test_query_consent_and_patients_of_an_extraction(tmp_path: Path) -> None:
     assert found.findings == ()
     asked = section(found, 4)
     assert asked.facts["title"] == "Sepsis"
+    assert asked.facts["query_sha256"] == hashlib.sha256(crtdl.read_bytes()).hexdigest()
     assert asked.facts["consent"] == "@consent-checked"
     assert asked.facts["patients_without_consent"] == Count(word="fewer", number=5)
     assert asked.facts["resources_without_consent"] == 7

@@ -268,3 +268,10 @@ def test_patients_are_told_apart_by_what_the_configuration_names(tmp_path: Path,
     write(tmp_path, "data.ndjson", *(patient(str(n), gender="female", birthDate=f"19{n + 50}") for n in range(8)))
     found = report(tmp_path, config=config(report={"quasi_identifiers": elements}))
     assert ("few-alike" in codes(found)) is few
+
+
+@pytest.mark.parametrize(("digits", "few"), [(2, False), (3, True)])
+def test_a_region_has_as_many_digits_as_the_configuration_says(tmp_path: Path, digits: int, few: bool) -> None:
+    write(tmp_path, "data.ndjson", *(patient(str(n), address=[{"postalCode": f"10{n}"}]) for n in range(8)))
+    found = report(tmp_path, config=config(report={"region_prefix": digits}))
+    assert ("few-alike" in codes(found)) is few

@@ -216,10 +216,11 @@ def test_however_long_the_document_the_page_has_at_most_150_kb(found: ReleaseRep
 
 def test_terms_that_are_not_given_are_marked(tmp_path: Path) -> None:
     write(tmp_path, "a.ndjson", patient("1"))
-    summary(tmp_path, config=config(report={"retention": None}))
+    summary(tmp_path, config=config(report={"retention": None, "contact": "dpo@h.example"}))
     page = files.page_of(tmp_path).read_text()
     assert '<dt>Retention</dt><dd class="open">not given</dd>' in page
     assert "<dt>Purpose</dt><dd>a registry</dd>" in page
+    assert "<dt>Contact</dt><dd>dpo@h.example</dd>" in page
 
 
 def test_data_that_stay_inside_are_no_reason_to_stop(tmp_path: Path) -> None:

@@ -192,8 +192,11 @@ def test_a_resource_waits_until_the_target_of_its_reference_is_there(job: SendJo
 
 
 @MANNERS
-def test_circles_of_references_across_files_get_in_together(job: SendJob, manners: str) -> None:
-    people, count = range(5), 12
+@pytest.mark.parametrize(("count", "batch_size", "most"), [(12, 7, 500), (1, 4, 12)], ids=["wide", "one of a patient"])
+def test_circles_of_references_across_files_get_in_together(
+    job: SendJob, manners: str, count: int, batch_size: int, most: int
+) -> None:
+    people = range(5)
     encounters, conditions = [], []
     for person, number in ((p, n) for p in people for n in range(count)):
         name, subject = f"{person}-{number}", to(f"Patient/{person}")
@@ -206,9 +209,10 @@ def test_circles_of_references_across_files_get_in_together(job: SendJob, manner
     job.write("Patient.ndjson", *[resource("Patient", str(person)) for person in people])
     fhir = Fhir(manners)
     with serving(fhir) as server:
-        result = job.load(server.url, batch_size=7)
+        result = job.load(server.url, batch_size=batch_size)
     assert result.resources_out == len(fhir.resources) == 5 + 2 * 5 * count
-    assert max(map(len, fhir.sent)) <= 7
+    assert max(map(len, fhir.sent)) <= batch_size
+    assert len(fhir.sent) <= most  # packed by patient, a circle of few is one transaction
 
 
 def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: SendJob) -> None:
@@ -288,8 +292,8 @@ def test_one_resource_never_ends_a_load(job: SendJob, status: int, code: str, te
     assert (job.kept(), job.summary()) == ([], [])
 
 
-@pytest.mark.parametrize("answer", [refusal(401), refusal(403), Reply(409), Reply(412)])
-def test_a_refused_caller_and_a_conflict_without_a_reason_end_the_step(job: SendJob, answer: Reply) -> None:
+@pytest.mark.parametrize("answer", [refusal(401), refusal(403), refusal(407), Reply(409), Reply(412), Reply(500)])
+def test_a_refused_caller_and_a_failure_without_a_reason_end_the_step(job: SendJob, answer: Reply) -> None:
     job.write("a.ndjson", observation("o1"), observation("o2"))
     fhir = Fhir()
     fhir.refused["Observation/o2"] = answer

@@ -158,6 +158,16 @@ def test_a_large_file_goes_in_parts_of_which_one_is_repeated_alone(job: S3Job, s
     assert job.context.meter.retries == 1
 
 
+@pytest.mark.slow
+def test_above_64_mib_a_file_goes_in_parts(tmp_path: Path, store: ScriptedStore) -> None:
+    job = S3Job(tmp_path)
+    for name, more in (("a.ndjson", 0), ("b.ndjson", 1)):
+        os.truncate(job.put(name, b""), 64 * MIB + more)
+    job.send(store.url)
+    assert [asked.key for asked in store.of("PutObject")] == ["j/a.ndjson", MANIFEST]
+    assert len(store.of("UploadPart")) == 3
+
+
 def test_an_upload_in_parts_that_fails_is_aborted(job: S3Job, store: ScriptedStore) -> None:
     job.put("large.ndjson", os.urandom(7 * MIB))
     store.script = always("UploadPart", refusal(403, "QuotaExceeded"))

@@ -159,6 +159,13 @@ def test_the_search_comes_first_then_the_binary_and_the_document_last(
     assert ids[1] != ids[0]
 
 
+@pytest.mark.slow
+def test_above_64_mib_the_binary_goes_as_it_is(job: TransferJob, store: ScriptedServer) -> None:
+    job.put("random.csv", os.urandom(64 << 20))
+    job.send(store.url)
+    assert store.seen[1].headers["content-type"] == "application/zip"
+
+
 def test_ids_are_those_of_project_and_organization(tmp_path: Path, store: ScriptedServer) -> None:
     found = []
     for number, (project, organization) in enumerate([("P", "o"), ("P", "o2"), ("P2", "o"), ("P", "o")]):
