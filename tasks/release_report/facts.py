@@ -178,7 +178,6 @@ def settings_digest(facts: JobFacts) -> str:
 
 def _is_private(host: str) -> bool:
     try:
-        address = ip_address(host.strip("[]"))
+        return ip_address(host.strip("[]")).is_private
     except ValueError:
         return "." not in host or host.endswith((".localhost", ".local", ".internal"))
-    return address.is_private or address.is_loopback or address.is_link_local

@@ -191,7 +191,7 @@ def _files(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
         yield finding("file-changed", name)
     for file in measured.files:
         if file.unread:
-            yield finding("unread", file.name, values={"lines": file.unread} if file.unread > 0 else {})
+            yield finding("unread", file.name)
 
 
 def _changed(facts: JobFacts, measured: Measured) -> list[str]:

@@ -18,8 +18,7 @@ from deployments.sandbox.extraction.tree import Node, decode, values
 from deployments.sandbox.extraction.vocabulary import OWNERS, PATIENT
 from deployments.sandbox.r4 import ID, local_key
 
-_UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch", "history"})
-_DATA: Final = re.compile(r"(?!\.)(?!.*_consent\.).*\.ndjson", re.IGNORECASE)
+_DATA: Final = re.compile(r"[^.].*\.ndjson", re.IGNORECASE)
 _NAMED: Final = 20
 """Bad lines that a message lists."""
 
@@ -115,7 +114,7 @@ def _resources(line: bytes) -> Iterator[Resource]:
     if not line:
         return
     document = decode(line)
-    if document["resourceType"] != "Bundle" or document.get("type") not in _UNWRAPPED:
+    if document["resourceType"] != "Bundle":
         yield _resource(line)
         return
     for entry in msgspec.json.decode(line, type=_Bundle).entry:

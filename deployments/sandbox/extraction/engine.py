@@ -212,9 +212,9 @@ class JobEngine:
             raise FhirProblem(404, "not-found", "There is no such job.")
         return self._jobs[identity]
 
-    def _abort(self, identity: str, but: UnitControl | None = None) -> None:
+    def _abort(self, identity: str) -> None:
         for (job, _), control in self._running.items():
-            if job == identity and control is not but:
+            if job == identity:
                 control.set()
 
     def _save(self, job: Job, **changes: Any) -> Job:
@@ -341,7 +341,7 @@ class JobEngine:
                 return
             text = f"The job failed after {attempts} attempts: {reason}"
             job = job.with_issue("FATAL", text, place)
-            self._abort(job.id, but=control)
+            self._abort(job.id)
             self._save(job, status=JobStatus.FAILED, held_from=None, finished_at=self._options.clock())
 
 

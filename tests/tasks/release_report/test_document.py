@@ -200,10 +200,17 @@ def test_ids_that_stayed_are_called_original(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_not_checked_is_never_empty(tmp_path: Path) -> None:
+def test_not_checked_is_never_empty_and_says_what_this_job_did_not_check(tmp_path: Path) -> None:
     write(tmp_path, "a.ndjson", patient("1"))
-    for steps in ((), (step("extractor"), step("pseudonymizer", 2), step("validation", 3))):
-        assert section(report(tmp_path, steps=steps), 8).sentences
+    (tmp_path / "import" / "a.csv").write_text("id\n1\n")
+    (tmp_path / "import" / "b.xml").write_text("<Patient/>")
+    (tmp_path / "query.json").write_text("{}")
+    always = {"text-unread", "attachments-unread", "rare-combinations", "tables-by-column", "files-unread"}
+    nothing = section(report(tmp_path, steps=()), 8)
+    assert {*nothing.sentences} == always | {"pseudonymized-elsewhere", "not-validated", "origin-unknown"}
+    steps = (step("extractor"), step("pseudonymizer", 2), step("validation", 3))
+    done = section(report(tmp_path, steps=steps, crtdl=tmp_path / "query.json"), 8)
+    assert {*done.sentences} == always | {"dates-sampled", "consent-not-asked"}
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -215,6 +222,8 @@ def test_the_decision_section_says_whether_somebody_is_asked(tmp_path: Path, ask
 
 def test_a_file_that_changes_before_it_was_read_fails_the_report(tmp_path: Path) -> None:
     path = write(tmp_path, "a.ndjson", patient("1"))
+    summary(tmp_path)
+    path.write_text(path.read_text() * 2)
     manifest = take_inventory(tmp_path, [tmp_path / "import"], stop=Stop())
     path.write_text(path.read_text() * 2)
     with pytest.raises(DataError) as caught:

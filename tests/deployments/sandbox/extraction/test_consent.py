@@ -91,6 +91,11 @@ def test_a_deny_takes_its_days_out_of_every_permit(extract: Any) -> None:
     assert extract(consent("p", USE, COLLECT, provision(8, "2026-01-01", "2027-01-01", "deny"))) == set()
 
 
+def test_a_provision_without_a_period_has_that_of_the_one_around_it(extract: Any) -> None:
+    within = {"type": "deny", "period": COLLECT["period"], "provision": [COLLECT | {"period": None}, USE]}
+    assert len(extract(consent("p", provision=within))) == 4
+
+
 def test_nobody_without_both_codes_and_only_active_consents_count(extract: Any) -> None:
     assert extract(consent("p", USE)) == set()
     assert extract(consent("p", USE, COLLECT, status="inactive")) == set()

@@ -329,6 +329,7 @@ class TestCore:
             patient("p2", gender="male"), self.administration("a3", "m", "p2"),
             resource("Medication", "m", code=concept("atc", "A")),
             resource("Medication", "unused", code=concept("atc", "B")),
+            self.administration("a4", "bad", "p2"), resource("Medication", "bad"),
             batchsize=1,
         )  # fmt: skip
         assert len(result.texts) == 3
@@ -336,6 +337,8 @@ class TestCore:
         assert set(result.core) == {"Medication/m"}
         assert "Medication/m" not in result.resources
         assert result.resources["MedicationAdministration/a1"]["medicationReference"] == {"reference": "Medication/m"}
+        assert result.resources["MedicationAdministration/a4"]["medicationReference"] == GONE
+        assert result.excluded() == {("MUST_HAVE", "med", "Medication.code", "Medication/bad")}
         assert result.summary["Resource-Inclusions"]["med"] == 1
         assert result.manifest["output"][-1]["url"].endswith("/core.ndjson")
 
