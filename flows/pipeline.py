@@ -17,7 +17,8 @@ from flows.gate.wait import Waits
 from flows.job.ends import end, ending, fail_early, give_up
 from flows.job.inputs import JobInputs, job_name
 from flows.job.lock import JobBusyError
-from flows.job.preflight import as_one_error, preflight
+from flows.job.preflight import preflight
+from flows.job.problem import as_one_error
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
 from flows.job.state import JobState

@@ -225,7 +225,8 @@ def _check(
 
     Return the warnings, so that the steps do not repeat them.
     """
-    from flows.job.preflight import exit_code, preflight
+    from flows.job.preflight import preflight
+    from flows.job.problem import exit_code
 
     said: list[str] = []
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flows.gate.reviewed import Covered, destination
-from flows.job.record import AT_THE_END, at, continue_command
+from flows.job.record import at, continue_command
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
 from flows.job.waiting import Decision, Shown
@@ -76,7 +76,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
         return
     wanted = job.record().shown_at_the_end is not None
     if not wanted and not any(one.delivers or one.is_wait for one in map(declared, job.step_names)):
-        job.writer.write({at("shown", AT_THE_END): Shown()})
+        job.writer.write({at("shown", len(job.steps) + 1): Shown()})
         return
     try:
         there = take_inventory(job.directory.path, [source.path], stop=job.stop)
@@ -86,7 +86,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
         shown = _shown(job, facts, there)
     except SluiceError as error:
         shown = Shown(failed=_line(error))
-    job.writer.write({at("shown", AT_THE_END): shown, "progress": None})
+    job.writer.write({at("shown", len(job.steps) + 1): shown, "progress": None})
     job.presenter.reported(job.directory.path, shown)
 
 

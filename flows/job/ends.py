@@ -14,9 +14,8 @@ from typing import Final, NoReturn
 from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import Pause, TerminationSignal
 
-from config import ConfigError
-from flows.job.inputs import JobInputs, config_error
-from flows.job.problem import Problem
+from flows.job.inputs import JobInputs
+from flows.job.problem import Problem, reported
 from flows.job.record import JobRecord, RecordWriter, Value, at, continue_hint
 from flows.job.running import RunningJob
 from flows.job.state import JobState
@@ -26,7 +25,7 @@ from flows.prefect.address import configured_api
 from flows.prefect.api import PrefectApi
 from flows.reports.terminal import Presenter
 from flows.signals import exit_code_of
-from tasks.shared.errors import SluiceError, Stopped, internal_error
+from tasks.shared.errors import SluiceError, Stopped
 from tasks.shared.log import logger
 
 LAST_WORDS: Final = 2.0
@@ -53,10 +52,8 @@ def ending(job: RunningJob) -> Iterator[None]:
         _stopped(job, SUSPEND)
     except Stopped as stop:
         _stopped(job, str(stop))
-    except SluiceError as error:
-        fail(job, error)
-    except Exception as defect:  # noqa: BLE001 - the seam where defects become reports
-        fail(job, internal_error(defect))
+    except Exception as error:  # noqa: BLE001 - the seam where defects become reports
+        fail(job, reported(error))
 
 
 def _stopped(job: RunningJob, reason: str) -> NoReturn:
@@ -124,8 +121,7 @@ def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -
 
 def fail_early(api: PrefectApi, job_id: str, problem: Exception) -> NoReturn:
     """End a run whose job could not be opened, by ``Pause``."""
-    error = config_error(problem) if isinstance(problem, ConfigError) else problem
-    error = error if isinstance(error, SluiceError) else internal_error(error)
+    error = reported(problem)
     logger.error("the job is failed: %s", error.render())
     with suppress(SluiceError):
         RecordWriter(api, job_id).write({"error": Problem.of(error)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -24,9 +24,6 @@ from tasks.shared.errors import InputError, shown
 
 SHORTEST: Final = 4
 """Characters of an id that name a job."""
-
-CLOCKS: Final = timedelta(minutes=1)
-"""By how much the clock of a Prefect server may be ahead of this machine's."""
 
 
 @dataclass
@@ -46,7 +43,7 @@ class Session:
         with suppress(ValueError):
             return str(UUID(text))
         if text == "latest":
-            now = datetime.now(UTC) + CLOCKS
+            now = datetime.now(UTC)
             found = [one.id for one in self.jobs() if one.created and datetime.fromisoformat(one.created) < now][:1]
         elif len(text) < SHORTEST or set(text.lower()) - set("0123456789abcdef-"):
             raise InputError(

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from config import ConfigError, LoadedConfig, PipelineConfig
+from config import LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.jobs_dir import load
 from tasks.shared.errors import InputError
@@ -94,16 +94,6 @@ def job_name(loaded: LoadedConfig, planned: str | None = None) -> str:
     when = datetime.now(UTC) if planned is None else datetime.fromisoformat(planned)
     project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
     return f"{project} {when.astimezone():%Y-%m-%d %H:%M}"
-
-
-def config_error(error: ConfigError) -> InputError:
-    """Return the findings of a configuration as one error, for the record of a run without a terminal."""
-    first, *others = [finding for finding in error.findings if finding.level == "error"]
-    if not others:
-        return InputError(first.reference, first.message, context=first.key, hint=first.hint)
-    lines = [f"- {one.key}: {one.message}" + (f" ({one.hint})" if one.hint else "") for one in (first, *others)]
-    message = "\n".join([f"the configuration has {len(lines)} errors", *lines])
-    return InputError("config-invalid", message, hint="sluice config check shows them with their lines")
 
 
 def gather(

@@ -10,8 +10,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from operator import attrgetter
@@ -22,14 +21,13 @@ from prefect import task
 from prefect.client.schemas.objects import State, StateType
 from prefect.states import Completed, Failed
 
-from config import ConfigError
-from flows.job.inputs import JobInputs, config_error
+from flows.job.inputs import JobInputs
 from flows.job.lock import holder, part_lock
-from flows.job.problem import Problem
+from flows.job.problem import Problem, reported
 from flows.prefect.runs import translated
 from tasks import declared
 from tasks.shared.blanked import remember
-from tasks.shared.errors import InputError, NetworkError, SluiceError, Stopped, internal_error
+from tasks.shared.errors import InputError, NetworkError, Stopped
 from tasks.shared.file_work import read_records, records_of
 from tasks.shared.files.data_directory import base_name, data_files
 from tasks.shared.log import logger
@@ -110,9 +108,8 @@ def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Pa
                 _show_finished(context, seen, sizes)
 
 
-@contextmanager
-def _cluster(context: StepContext) -> Iterator[Any]:
-    """Connect to the cluster of the configuration, or start processes on this machine that end with the block."""
+def _cluster(context: StepContext) -> Any:
+    """Return the cluster of the configuration, or processes on this machine that end with its block."""
     os.environ.update(_INHERITED)
     from prefect_dask.task_runners import DaskTaskRunner
 
@@ -121,12 +118,7 @@ def _cluster(context: StepContext) -> Iterator[Any]:
     if pipeline.dask_address:
         _look_for_scheduler(pipeline.dask_address)
     local = None if pipeline.dask_address else _LOCAL | {"n_workers": pipeline.parts}
-    with DaskTaskRunner(address=pipeline.dask_address, cluster_kwargs=local) as runner:
-        try:
-            runner.client.scheduler_info()
-        except OSError:
-            raise _failed("it does not answer") from None
-        yield runner
+    return DaskTaskRunner(address=pipeline.dask_address, cluster_kwargs=local)
 
 
 def _look_for_scheduler(address: str) -> None:
@@ -195,8 +187,7 @@ def do_part(order: PartOrder) -> State[Any]:
     except Stopped as stopped:
         return State(type=StateType.CRASHED, name="Stopped", message=f"stopped by {stopped}")
     except Exception as error:  # noqa: BLE001 - the seam where defects become reports
-        found = config_error(error) if isinstance(error, ConfigError) else error
-        problem = Problem.of(found if isinstance(found, SluiceError) else internal_error(found))
+        problem = Problem.of(reported(error))
         return Failed(message=problem.render(), data=problem)
     return Completed(data=meter.counted())
 

@@ -18,7 +18,7 @@ from flows.job.inputs import JobInputs
 from flows.output import patience
 from flows.prefect.address import configured_api
 from tasks import declared
-from tasks.shared.errors import InputError, NetworkError, SluiceError
+from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.http.network import Proxies, ssl_context
 from tasks.shared.import_directory import IMPORT
@@ -109,20 +109,6 @@ def _warnings(context: CheckContext, names: Sequence[str]) -> Iterator[str]:
         yield f"no step applies the query: {names[0]} imports all resources it finds{also}"
     for name in dict.fromkeys(names):
         yield from declared(name).warnings(context)
-
-
-def as_one_error(findings: Sequence[SluiceError]) -> SluiceError:
-    """Return all findings as one error with the exit code of them all, for the record of a run without a terminal."""
-    if len(findings) == 1:
-        return findings[0]
-    kind = NetworkError if exit_code(findings) == 3 else InputError
-    lines = [f"- {one.message}" + (f" ({one.context})" if one.context else "") for one in findings]
-    return kind("preflight", "\n".join([f"{len(findings)} checks failed", *lines]), hint="job.log has their hints")
-
-
-def exit_code(findings: Sequence[SluiceError]) -> int:
-    """Return 2 if any finding is about configuration or input, 3 if all are about services."""
-    return 3 if all(finding.transient for finding in findings) else 2
 
 
 def _crtdl(context: CheckContext, steps: Sequence[Step], own: Path | None) -> Iterator[SluiceError]:

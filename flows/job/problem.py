@@ -1,13 +1,20 @@
-"""The error that ended a run of a job, as its record has it."""
+"""The error that ended a run of a job, as its record has it; and how anything that goes wrong becomes one error."""
 
 from __future__ import annotations
 
-from tasks.shared.errors import SluiceError
+from collections.abc import Sequence
+
+from pydantic import ConfigDict
+
+from config import ConfigError
+from tasks.shared.errors import InputError, NetworkError, SluiceError, internal_error
 from tasks.shared.report import StoredModel
 
 
 class Problem(StoredModel):
     """An error that ended a run of a job; ``step`` is ``None`` if no step raised it."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     reference: str
     message: str
@@ -20,9 +27,7 @@ class Problem(StoredModel):
     @classmethod
     def of(cls, error: SluiceError, step: str | None = None) -> Problem:
         """Return the record of one error."""
-        return cls.model_validate(
-            {name: getattr(error, name) for name in cls.model_fields if name != "step"} | {"step": step}
-        )
+        return cls.model_validate(error).model_copy(update={"step": step})
 
     def error(self) -> SluiceError:
         """Return the error again."""
@@ -33,3 +38,26 @@ class Problem(StoredModel):
     def render(self) -> str:
         """Return the text shown to a person."""
         return self.error().render()
+
+
+def reported(error: Exception) -> SluiceError:
+    """Return an exception as an error for the record: all findings of a configuration, or a defect."""
+    if isinstance(error, ConfigError):
+        wrong = [finding for finding in error.findings if finding.level == "error"]
+        return as_one_error([InputError(one.reference, one.message, context=one.key, hint=one.hint) for one in wrong])
+    return error if isinstance(error, SluiceError) else internal_error(error)
+
+
+def as_one_error(findings: Sequence[SluiceError]) -> SluiceError:
+    """Return all findings as one error with the exit code of them all, for the record of a run without a terminal."""
+    if len(findings) == 1:
+        return findings[0]
+    kind = NetworkError if exit_code(findings) == 3 else InputError
+    about = ["; ".join(filter(None, (one.context, one.hint))) for one in findings]
+    lines = [f"- {one.message}" + (f" ({more})" if more else "") for one, more in zip(findings, about, strict=True)]
+    return kind("preflight", "\n".join([f"{len(findings)} checks failed", *lines]))
+
+
+def exit_code(findings: Sequence[SluiceError]) -> int:
+    """Return 2 if any finding is about configuration or input, 3 if all are about services."""
+    return 3 if all(finding.transient for finding in findings) else 2

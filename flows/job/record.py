@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -24,9 +24,6 @@ from flows.shell import command
 from tasks.shared.errors import InputError
 from tasks.shared.report import StepReport, StoredModel
 from tasks.shared.step import Handle, HandleStore
-
-AT_THE_END: Final = "end"
-"""Replaces the position for the release report at the end of the job."""
 
 Value = Label | BaseModel | None
 _M = TypeVar("_M", bound=BaseModel)
@@ -56,7 +53,6 @@ class JobRecord(StoredModel):
     answers: dict[int, Answer] = Field(default_factory=dict)
     decisions: dict[int, Decision] = Field(default_factory=dict)
     shown: dict[int, Shown] = Field(default_factory=dict)
-    shown_at_the_end: Shown | None = None
     forms: dict[int, str] = Field(default_factory=dict)
     waiting: Waiting | None = None
     error: Problem | None = None
@@ -76,7 +72,7 @@ class JobRecord(StoredModel):
         names = tuple(str(labels["steps"]).split(",")) if labels.get("steps") else ()
 
         def each(model: type[_M], kind: str) -> dict[int, _M]:
-            found = {at: _parse(model, labels.get(f"{kind}.{at}")) for at in range(1, len(names) + 1)}
+            found = {at: _parse(model, labels.get(f"{kind}.{at}")) for at in range(1, len(names) + 2)}
             return {at: value for at, value in found.items() if value is not None}
 
         reports = each(StepReport, "step")
@@ -95,7 +91,6 @@ class JobRecord(StoredModel):
             answers=each(Answer, "answer"),
             decisions=each(Decision, "decision"),
             shown=each(Shown, "shown"),
-            shown_at_the_end=_parse(Shown, labels.get(f"shown.{AT_THE_END}")),
             forms={at: str(labels[f"form.{at}"]) for at in range(1, len(names) + 1) if f"form.{at}" in labels},
             waiting=_parse(Waiting, labels.get("waiting")),
             error=_parse(Problem, labels.get("error")) or _never_began(run),
@@ -156,8 +151,12 @@ class JobRecord(StoredModel):
     @property
     def reports(self) -> list[Shown]:
         """What is known of the release reports, also of those that could not be made; the newest is the last."""
-        at_the_end = [self.shown_at_the_end] if self.shown_at_the_end else []
-        return [one for _, one in sorted(self.shown.items())] + at_the_end
+        return [one for _, one in sorted(self.shown.items())]
+
+    @property
+    def shown_at_the_end(self) -> Shown | None:
+        """The release report at the end of the job, which follows the last step."""
+        return self.shown.get(len(self.steps) + 1)
 
     @property
     def newest_page(self) -> Shown | None:
@@ -212,9 +211,9 @@ class RecordWriter:
 
         Nothing on the disk is removed before: that happens when the flow begins, and can be repeated.
         """
-        later = range(position, len(record.steps) + 1)
+        later = range(position, len(record.steps) + 2)
         gone = [at(kind, n) for n in later for kind in ("answer", "decision", "form", "shown")]
-        gone += [at("shown", AT_THE_END), "waiting", "error", "stopped_by"]
+        gone += ["waiting", "error", "stopped_by"]
         gone += ["extraction.status_url", "extraction.job_id"] if position == 1 else []
         self.write(dict.fromkeys(gone) | {"reset": position})
 
@@ -236,7 +235,7 @@ class RecordedHandle(HandleStore):
         self._writer.write({"extraction.status_url": url, "extraction.job_id": job_id})
 
 
-def at(kind: str, position: int | str) -> str:
+def at(kind: str, position: int) -> str:
     """Return the name of a label for the step at ``position``."""
     return f"{kind}.{position}"
 

@@ -17,7 +17,8 @@ from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.serve import serve_in_thread
 from deployments.sandbox.validation import validation_service
 from flows.job.inputs import JobInputs
-from flows.job.preflight import exit_code, preflight
+from flows.job.preflight import preflight
+from flows.job.problem import exit_code
 from tests.conftest import ROOT, Commands, is_apart
 from tests.peers.project import write_input
 from tests.peers.sandbox import Sandboxed

@@ -12,7 +12,8 @@ import pytest
 
 from config import load_config
 from flows.job.inputs import gather
-from flows.job.preflight import exit_code, preflight
+from flows.job.preflight import preflight
+from flows.job.problem import exit_code
 from tasks.shared.errors import SluiceError
 from tests.peers.extraction import PatientExtraction, crtdl, extraction_server, project
 from tests.peers.server import closed_port

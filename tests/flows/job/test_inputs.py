@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from config import ConfigError
-from flows.job.inputs import JobInputs, config_error, gather
+from flows.job.inputs import JobInputs, gather
+from flows.job.problem import reported
 from tasks.shared.errors import InputError
 
 CRTDL = {"version": "1", "cohortDefinition": {}, "dataExtraction": {}}
@@ -122,9 +123,9 @@ def test_a_run_without_a_terminal_reports_every_finding_of_its_configuration(fil
     )
     with pytest.raises(ConfigError) as caught:
         gathered("config.yaml").load()
-    error = config_error(caught.value)
+    error = reported(caught.value)
     assert error.message.splitlines() == [
-        "the configuration has 2 errors",
-        "- jobsdir: jobsdir is not a configuration key (did you mean jobs_dir?)",
-        "- retry.max_attempts: max_attempts must be at most 10",
+        "2 checks failed",
+        "- jobsdir is not a configuration key (jobsdir; did you mean jobs_dir?)",
+        "- max_attempts must be at most 10 (retry.max_attempts)",
     ]

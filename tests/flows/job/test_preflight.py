@@ -12,7 +12,8 @@ import pytest
 
 from config import CompressionConfig, PipelineConfig
 from flows.job.inputs import JobInputs
-from flows.job.preflight import RESERVE, as_one_error, exit_code, preflight, space_needed
+from flows.job.preflight import RESERVE, preflight, space_needed
+from flows.job.problem import as_one_error, exit_code
 from tasks import declared
 from tasks.http_import.run import findings
 from tasks.shared.errors import InputError, NetworkError, SluiceError
