@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from contextvars import copy_context
@@ -196,5 +195,5 @@ def _refuse_profiler() -> None:
     import dask
 
     if sys.version_info < (3, 12) and dask.config.get("distributed.worker.profile.enabled"):
-        what, hint = "Dask's profiler can make this version of Python hang", f"start workers with {_PROFILER}=false"
-        raise InputError("dask-profiler", what, context=platform.node(), hint=hint)
+        hint = f"start workers with {_PROFILER}=false"
+        raise InputError("dask-profiler", "Dask's profiler can make this version of Python hang", hint=hint)

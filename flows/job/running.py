@@ -164,10 +164,7 @@ class RunningJob:
     def step_running(self, context: StepContext) -> Iterator[None]:
         """Record that the current step runs, and watch it."""
         begun = self.steps[self.position]
-        running = StepReport(
-            position=self.position, name=context.name, state="running", started=begun.started or now(),
-            directory=begun.directory,
-        )  # fmt: skip
+        running = begun.model_copy(update={"state": "running", "started": begun.started or now()})
         self.writer.write({at("step", self.position): running})
         logger.info("step %d %s begins", self.position, context.name)
         self.presenter.step_started(self.position, context.name)

@@ -25,12 +25,6 @@ CONTINUED = "job.continued"
 """The label that counts them."""
 
 
-def cut_off(session: Session) -> list[tuple[Json, JobRecord]]:
-    """Return the runs and records of the jobs of this jobs directory that were cut off, newest first."""
-    found = [(run, JobRecord.of(run)) for run in session.runs(("RUNNING", "PENDING", "CRASHED"))]
-    return [(run, one) for run, one in found if one.state is JobState.INTERRUPTED and since(run) > TAKEN_UP]
-
-
 def put_back(api: PrefectApi, run: Json, record: JobRecord) -> bool:
     """Put a scheduled run back to the workers of its deployment; return whether this was done.
 
@@ -57,7 +51,10 @@ def put_back(api: PrefectApi, run: Json, record: JobRecord) -> bool:
 
 def look(session: Session, *, go: bool) -> Iterator[str]:
     """Yield a line for each job that was cut off; with ``go``, those of a schedule go on with their worker."""
-    for run, record in cut_off(session):
+    for run in session.runs(("RUNNING", "PENDING", "CRASHED")):
+        record = JobRecord.of(run)
+        if record.state is not JobState.INTERRUPTED or since(run) <= TAKEN_UP:
+            continue
         step = record.current_step
         what = f"job {record.id} was interrupted" + (f" at {step}" if step else "")
         if go and put_back(session.api, run, record):
