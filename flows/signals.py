@@ -30,9 +30,8 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 def install() -> None:
     """Let signals end a command that runs no flow: 130 after SIGINT, 143 after SIGTERM."""
-    if threading.current_thread() is threading.main_thread():
-        for number in NUMBERS:
-            signal.signal(number, _exit)
+    for number in NUMBERS:
+        signal.signal(number, _exit)
 
 
 def _exit(number: int, _frame: FrameType | None) -> NoReturn:

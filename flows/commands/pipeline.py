@@ -22,10 +22,10 @@ from flows.output import on_terminal, print_findings, print_json, print_line, wr
 
 if TYPE_CHECKING:
     from config import Finding, LoadedConfig
-    from flows.commands.review import Wanted
     from flows.job.find import Session
     from flows.job.inputs import JobInputs
     from flows.job.record import JobRecord
+    from flows.job.waiting import Answer
     from tasks.shared.errors import SluiceError
 
 
@@ -123,6 +123,7 @@ def continue_(
     changed since they were shown, the job waits again.
     """
     from flows.commands import review
+    from flows.job.find import step_to_repeat
     from flows.session import outcome, taken_up
 
     answer = review.of_options(**decision)
@@ -133,29 +134,36 @@ def continue_(
     with taken_up(config, job, overrides, extraction) as (session, record, inputs):
         print_line(f"job {record.id}", err=as_json)
         review.refuse_ended(record, answer)
-        if step is not None:
-            wanted = review.to_repeat(record, step, yes=yes, err=as_json)
+        position = step_to_repeat(record, step) if step is not None else None
+        if position is not None:
+            name = f"{position}, {record.steps[position - 1].name}"
+            question = f"Discard the results of step {name}, and of all later steps?"
+            goes_on = yes or click.confirm(question, err=as_json)
         else:
-            wanted = review.to_continue(session.api, record, answer, decision, err=as_json)
-        if wanted is None:
+            by, comment = decision["by"], decision["comment"]
+            answer, goes_on = review.decided(session.api, record, answer, by, comment, err=as_json)
+        if not goes_on:
             return outcome(session, record.id, as_json=as_json)
-        return _go_on(session, record, inputs, wanted=wanted, progress=not no_progress, as_json=as_json)
+        return _go_on(
+            session, record, inputs, answer=answer, position=position, progress=not no_progress, as_json=as_json
+        )
 
 
 def _go_on(
-    session: Session, record: JobRecord, inputs: JobInputs, *, wanted: Wanted, progress: bool, as_json: bool
-) -> int:
-    """Check what is left to do, record the decision, and run the job here or hand it to its worker."""
-    from flows.commands import review
+    session: Session, record: JobRecord, inputs: JobInputs, *,
+    answer: Answer | None, position: int | None, progress: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Check what is left to do, record the answer or reset, and run the job here or hand it to its worker."""
+    from flows.commands.review import REFUSED
     from flows.job.record import RecordWriter, at
     from flows.session import execute, outcome
 
-    answer, waiting = wanted.answer, record.undecided
+    waiting = record.undecided
     rejects = answer is not None and not answer.approved
-    said = [] if rejects else _check_rest(session, record, inputs, wanted.position or record.reset)
+    said = [] if rejects else _check_rest(session, record, inputs, position or record.reset)
     writer = RecordWriter(session.api, record.id)
-    if wanted.position is not None:
-        writer.reset_from(record, wanted.position)
+    if position is not None:
+        writer.reset_from(record, position)
     elif waiting and answer:
         writer.write({at("answer", waiting.position): answer})
     session.api.change(record.id, parameters=inputs.parameters())
@@ -165,7 +173,8 @@ def _go_on(
         return _left_to_worker(session, record.id, said_so, as_json=as_json)
     execute(session, record.id, progress=progress, aside=as_json, said=said)
     code = outcome(session, record.id, as_json=as_json)
-    return review.REFUSED if answer and review.is_refused(session.job(record.id)) else code
+    again = session.job(record.id).undecided
+    return REFUSED if answer and again and again.reason else code
 
 
 @group.command()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import click
 
 from flows.gate.answers import answer_left
-from flows.job.find import step_to_repeat
 from flows.job.record import JobRecord, now
 from flows.job.state import JobState
-from flows.job.waiting import LONGEST_TEXT, Answer, Waiting
+from flows.job.waiting import Answer
 from flows.output import on_terminal, print_line
 from flows.prefect.api import PrefectApi
 from flows.reports.waiting import terminal_text
@@ -30,40 +26,7 @@ def of_options(approve: bool, reject: bool, by: str | None, comment: str) -> Ans
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
     if comment and not (approve or reject or on_terminal()):
         raise click.UsageError("--comment is recorded with a decision: add --approve or --reject")
-    if by is not None and not by.strip():
-        raise click.UsageError("--by needs a name")
-    if len(comment) > LONGEST_TEXT:
-        raise click.UsageError(f"--comment is longer than {LONGEST_TEXT:,} characters")
     return answer(approve, by, comment) if approve or reject else None
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How a job is continued: a decision at its wait, or the position of the step from which it is repeated."""
-
-    answer: Answer | None = None
-    position: int | None = None
-
-
-def to_repeat(record: JobRecord, step: str, *, yes: bool, err: bool) -> Wanted | None:
-    """Return the step from which a job is repeated; ``None`` if the person does not confirm. Raises ``InputError``."""
-    position = step_to_repeat(record, step)
-    name = f"{position}, {record.steps[position - 1].name}"
-    agreed = yes or click.confirm(f"Discard the results of step {name}, and of all later steps?", err=err)
-    return Wanted(position=position) if agreed else None
-
-
-def to_continue(
-    api: PrefectApi, record: JobRecord, given: Answer | None, options: Mapping[str, Any], *, err: bool
-) -> Wanted | None:
-    """Return the decision for a waiting job; ``None`` if the job is complete, or no decision is given."""
-    if record.done:
-        return None
-    waiting = record.undecided
-    if given or waiting is None or answer_left(api, record, waiting.position):
-        return Wanted(given)
-    given = ask(record, waiting, options["by"], options["comment"], err=err)
-    return Wanted(given) if given or not record.parked else None
 
 
 def refuse_ended(record: JobRecord, given: Answer | None) -> None:
@@ -79,18 +42,22 @@ def refuse_ended(record: JobRecord, given: Answer | None) -> None:
         )  # fmt: skip
 
 
-def is_refused(record: JobRecord) -> bool:
-    """Return whether the flow did not accept the decision of this command: the job waits again, with a reason."""
-    return record.undecided is not None and record.undecided.reason is not None
+def decided(
+    api: PrefectApi, record: JobRecord, given: Answer | None, by: str | None, comment: str, *, err: bool
+) -> tuple[Answer | None, bool]:
+    """Return the decision with which a job goes on, and whether it does: not if it is complete, or waits for one.
 
-
-def ask(record: JobRecord, waiting: Waiting, by: str | None, comment: str, *, err: bool) -> Answer | None:
-    """Show the findings and what will leave, and on a terminal ask for a decision; ``None`` if there is none."""
+    Without an answer, show the findings and what will leave, and on a terminal ask.
+    """
+    waiting = record.undecided
+    if record.done or given or waiting is None or answer_left(api, record, waiting.position):
+        return given, not record.done
     print_line(terminal_text(record, waiting), err=err)
-    if not on_terminal():
+    if on_terminal():
+        given = prompt(by, comment, err=err)
+    else:
         print_line(f"nothing is decided: job {record.id} waits", err=err)
-        return None
-    return prompt(by, comment, err=err)
+    return given, given is not None or not record.parked
 
 
 def prompt(by: str | None = None, comment: str = "", *, err: bool = False) -> Answer | None:

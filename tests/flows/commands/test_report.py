@@ -60,7 +60,7 @@ def test_a_stop_is_code_5_only_with_check(config: str, job: Path) -> None:
 def test_a_report_that_could_not_be_made_is_said_with_why(
     config: str, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded(monkeypatch, "flows.job.find", job, MADE | {"end": {"failed": "no space left (report/)"}})
+    recorded(monkeypatch, "flows.job.find", job, MADE | {"4": {"failed": "no space left (report/)"}})
     assert run(["job", "report", config, JOB, "--check"]) == 2
     assert "error[no-report]: this job has no release report\n  no space left (report/)" in capsys.readouterr().err
 
