@@ -37,7 +37,8 @@ def traced() -> Iterator[list[str]]:
     entered: dict[str, None] = {}
 
     def look(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name not in ("<module>", "records_of"):  # the latter is but a path
+        # "records_of" is but a path, and "drained" comes at the end.
+        if event == "call" and frame.f_code.co_name not in ("<module>", "records_of", "drained"):
             name = str(frame.f_globals.get("__name__"))
             if name == "flows.pipeline" and name not in entered:
                 for checked in [one for one in entered if one.startswith("tasks.")]:
