@@ -1,6 +1,7 @@
-"""Process parts of a step as Prefect tasks on Dask: ``divide`` in the job's process, ``do_part`` in the workers.
+"""Process groups of a step's files as Prefect tasks on Dask: ``divide`` in the job's process, ``do_part`` in a worker.
 
-A worker reads the configuration and its secrets itself. It writes files and their records, but no label of the job.
+Whoever finishes a file leaves its record, so there is nothing to merge. A worker reads the configuration and its
+secrets itself. It writes files and their records, but no label of the job.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from prefect import task
+from prefect import task, unmapped
 from prefect.client.schemas.objects import State, StateType
 from prefect.states import Completed, Failed
 
@@ -26,15 +26,18 @@ from flows.job.problem import Problem, reported
 from flows.prefect.runs import translated
 from tasks import declared
 from tasks.shared.blanked import remember
-from tasks.shared.errors import InputError, NetworkError, Stopped
-from tasks.shared.file_work import read_records, records_of
-from tasks.shared.files.data_directory import base_name, data_files
+from tasks.shared.errors import InputError, NetworkError, Stopped, TransientError
+from tasks.shared.file_work import FileWork, read_records, records_of
+from tasks.shared.files.data_directory import CORE
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.step import Divide, Part, Source, StepContext
 
 LOOK_EVERY: Final = 0.25
 """Seconds between two looks at the parts."""
+
+SEEN_WITHIN: Final = 90
+"""Seconds to wait for files of other machines: NFS caches the content of a directory for up to a minute."""
 
 ANSWERS_WITHIN: Final = 10.0
 """Seconds for the scheduler's answer: Dask itself waits forever if another program listens there."""
@@ -60,46 +63,64 @@ _INHERITED: Final = {
 """Variables for the processes on this machine, set before Dask is imported."""
 
 
-@dataclass(frozen=True)
-class PartOrder:
-    """The parameter of a task: paths and names, no secret. ``run`` names the run that ordered it (``holder``)."""
-
-    run: str
-    inputs: JobInputs
-    directory: Path
-    step: str
-    position: int
-    source: Source
-    part: Part
-
-
 def dividing(inputs: JobInputs) -> Divide:
     """Return what divides the files of a step.
 
     Parts are tasks of the flow, so they run in its context, which is that of this call.
     """
     flow = copy_context()
-    return lambda context, rounds: flow.run(divide, inputs, context, rounds)
+    return lambda *given: flow.run(divide, inputs, *given)
 
 
-def divide(inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Part]]) -> None:
-    """Have files processed by the workers of a Dask cluster. No part is left running when this ends.
+def divide(inputs: JobInputs, context: StepContext, work: FileWork, files: Mapping[str, Path], proof: str) -> None:
+    """Have files (base name → path) processed by the workers of a Dask cluster. No part is left running when this ends.
 
-    Raises the first error of a part, ``NetworkError`` when the cluster fails, and ``Stopped``.
+    Raises the first error of a part, ``TransientError`` when files are without a record, ``NetworkError`` when the
+    cluster fails, and ``Stopped``.
     """
-    seen = {done.file for done in read_records(records_of(context.job_dir, context.position))}
-    sizes = {base_name(path.name): path.stat().st_size for path in data_files(context.input_dir)}
-    step, limit = context.name, f"services.{context.name}.max_concurrent_requests"
+    sizes = {base: path.stat().st_size for base, path in files.items()}
+    process(inputs, context, rounds(sizes, context.config.pipeline.parts, proof), sizes)
+    for _ in range(SEEN_WITHIN):
+        missing = work.take_over(files)
+        if not missing:
+            return
+        context.stop.sleep(1)
+    raise TransientError(
+        "parts-missing", f"{context.name}: the workers left no usable record of some files", context=missing[0],
+        hint="give all machines the same jobs_dir, configuration and variables, then continue the job",
+    )  # fmt: skip
+
+
+def rounds(sizes: Mapping[str, int], parts: int, proof: str = "") -> list[list[Part]]:
+    """Return a part with ``core``, then the others of about the same size; ``sizes`` is base name → bytes."""
+    groups: list[list[str]] = [[] for _ in range(parts)]
+    core = [base for base in sizes if base.lower() == CORE]
+    for base in sorted(sizes.keys() - set(core), key=lambda base: (-sizes[base], base)):
+        min(groups, key=lambda group: sum(sizes[one] + 1 for one in group)).append(base)
+    found = [[core], [group for group in groups if group]]
+    return [
+        [Part(tuple(group), proof, number, len(one)) for number, group in enumerate(one, 1)]
+        for one in found if any(one)
+    ]  # fmt: skip
+
+
+def process(
+    inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Part]], sizes: Mapping[str, int]
+) -> None:
+    """Run the parts of each round at once as tasks on the cluster, and count what they finish."""
+    step, limit, seen = context.name, f"services.{context.name}.max_concurrent_requests", set[str]()
     with _cluster(context) as runner:
         for parts in rounds:
             share = max(1, attrgetter(limit)(context.config) // len(parts))
             overrides = (*inputs.overrides, "pipeline.parts=1", f"{limit}={share}")
-            given = inputs.model_copy(update={"overrides": overrides})
-            about = holder(context.job_dir), given, context.job_dir, step, context.position, context.input
+            common = {
+                "run": holder(context.job_dir), "inputs": inputs.model_copy(update={"overrides": overrides}),
+                "directory": context.job_dir, "step": step, "position": context.position, "source": context.input,
+            }  # fmt: skip
             logger.info("%s: parts: %d", step, len(parts))
-            name = f"{step} part {{order.part.number}} of {len(parts)}"
+            name = f"{step} part {{part.number}} of {len(parts)}"
             do = task(name=f"{step} part", task_run_name=name, persist_result=False)(do_part)
-            futures = runner.map(do, {"order": [PartOrder(*about, part) for part in parts]})
+            futures = runner.map(do, {name: unmapped(one) for name, one in common.items()} | {"part": parts})
             waiting = [future.wrapped_future for future in futures]
             while waiting:
                 context.stop.sleep(LOOK_EVERY)
@@ -114,26 +135,22 @@ def _cluster(context: StepContext) -> Any:
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     pipeline = context.config.pipeline
-    if pipeline.dask_address:
-        _look_for_scheduler(pipeline.dask_address)
-    local = None if pipeline.dask_address else _LOCAL | {"n_workers": pipeline.parts}
-    return DaskTaskRunner(address=pipeline.dask_address, cluster_kwargs=local)
+    if pipeline.dask_address is None:
+        return DaskTaskRunner(cluster_kwargs=_LOCAL | {"n_workers": pipeline.parts})
+    try:
+        asyncio.run(_greet(pipeline.dask_address))
+    except Exception:  # noqa: BLE001 - what Dask makes of an answer that is not a scheduler's
+        raise _failed("it does not answer") from None
+    return DaskTaskRunner(address=pipeline.dask_address)
 
 
-def _look_for_scheduler(address: str) -> None:
+async def _greet(address: str) -> None:
     import distributed
 
     untyped: Any = distributed
-
-    async def look() -> None:
-        async with asyncio.timeout(ANSWERS_WITHIN):
-            comm = await untyped.comm.connect(address, **untyped.Security().get_connection_args("client"))
-            await comm.close()
-
-    try:
-        asyncio.run(look())
-    except Exception:  # noqa: BLE001 - what Dask makes of an answer that is not a scheduler's
-        raise _failed("it does not answer") from None
+    async with asyncio.timeout(ANSWERS_WITHIN):
+        comm = await untyped.comm.connect(address, **untyped.Security().get_connection_args("client"))
+        await comm.close()
 
 
 def _has_ended(future: Any, meter: Meter) -> bool:
@@ -151,7 +168,7 @@ def _has_ended(future: Any, meter: Meter) -> bool:
         raise _failed("a worker stopped before its part was complete")
     if isinstance(data.result, Problem):
         raise data.result.error()
-    meter.count_too(*data.result)
+    meter.count(*data.result)
     return True
 
 
@@ -162,33 +179,39 @@ def _failed(what: str) -> NetworkError:
     )  # fmt: skip
 
 
-def _show_finished(context: StepContext, seen: set[str], sizes: dict[str, int]) -> None:
+def _show_finished(context: StepContext, seen: set[str], sizes: Mapping[str, int]) -> None:
     """Count the files that were finished since the last look."""
     for done in read_records(records_of(context.job_dir, context.position), seen):
         seen.add(done.file)
-        resources = done.counts.get("resources_in", done.counts.get("resources", 0))
-        context.meter.add(files=1, resources=resources, bytes=done.counts["content"], stored=sizes[done.file])
+        if done.file in sizes:
+            resources = done.counts.get("resources_in", done.counts.get("resources", 0))
+            context.meter.add(files=1, resources=resources, bytes=done.counts["content"], stored=sizes[done.file])
 
 
-def do_part(order: PartOrder) -> State[Any]:
-    """Process a part in a worker. Return a state with its requests, or with its error."""
+def do_part(
+    *, run: str, inputs: JobInputs, directory: Path, step: str, position: int, source: Source, part: Part
+) -> State[Any]:
+    """Process a part in a worker. Return a state with its requests, or with its error.
+
+    The parameters are paths and names, no secret; ``run`` names the run that ordered the part (``holder``).
+    """
     os.umask(0o077)
     meter = Meter()
     try:
         _refuse_profiler()
-        with part_lock(order.directory, order.run, order.part.number) as stop:
-            config = order.inputs.load().config
+        with part_lock(directory, run, part.number) as stop:
+            config = inputs.load().config
             remember(config)
-            declared(order.step).run(StepContext(
-                config=config, job_id=order.directory.name, job_dir=order.directory, position=order.position,
-                name=order.step, source=order.source, meter=meter, stop=stop, part=order.part,
+            declared(step).run(StepContext(
+                config=config, job_id=directory.name, job_dir=directory, position=position, name=step, source=source,
+                meter=meter, stop=stop, part=part,
             ))  # fmt: skip
     except Stopped as stopped:
         return State(type=StateType.CRASHED, name="Stopped", message=f"stopped by {stopped}")
     except Exception as error:  # noqa: BLE001 - the seam where defects become reports
         problem = Problem.of(reported(error))
         return Failed(message=problem.render(), data=problem)
-    return Completed(data=meter.counted())
+    return Completed(data=(meter.requests, meter.retries, meter.times))
 
 
 def _refuse_profiler() -> None:

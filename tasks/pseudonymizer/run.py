@@ -21,7 +21,6 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ndjson import MIB, lines
 from tasks.shared.http.answer import Answer, issues
 from tasks.shared.log import logger
-from tasks.shared.parts import do_in_parts
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.units import human_count
@@ -85,7 +84,7 @@ def run(context: StepContext) -> StepReport:
         )
         lines_of = _Lines(context, rules, call, failed)
         file_by_file(
-            do_in_parts(context, work, {base: files[base] for base in todo}, begun.digest),
+            context.left_over(work, {base: files[base] for base in todo}, begun.digest),
             lambda base: lines_of.chunks(files[base]),
             lines_of.send,
             lambda base: FileOutput(context, work, base, inputs[base]),

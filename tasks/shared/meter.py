@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -77,7 +77,7 @@ class Meter:
         self._now = Snapshot()
         self.requests = 0
         self.retries = 0
-        self._buckets: dict[int, int] = {}
+        self.times: Counter[int] = Counter()
         self._restart()
 
     def _restart(self) -> None:
@@ -191,25 +191,15 @@ class Meter:
         return replace(held, seconds=max(0.0, until - now)) if held is not None and self._moved <= until else None
 
     def request(self, seconds: float, *, repeated: bool = False) -> None:
-        """Count one request that took ``seconds``, in a histogram with buckets 5 % apart."""
-        bucket = math.ceil(math.log(max(seconds, 1e-6), _BASE))
-        with self._lock:
-            self.requests += 1
-            self.retries += repeated
-            self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+        """Count one request that took ``seconds``."""
+        self.count(1, int(repeated), Counter((math.ceil(math.log(max(seconds, 1e-6), _BASE)),)))
 
-    def counted(self) -> tuple[int, int, dict[int, int]]:
-        """Return requests, retries and histogram, for the meter of another process."""
-        with self._lock:
-            return self.requests, self.retries, dict(self._buckets)
-
-    def count_too(self, requests: int, retries: int, buckets: dict[int, int]) -> None:
-        """Add what the meter of another process ``counted``."""
+    def count(self, requests: int, retries: int, times: Counter[int]) -> None:
+        """Count requests, also those of another process; ``times`` is a histogram with buckets 5 % apart."""
         with self._lock:
             self.requests += requests
             self.retries += retries
-            for bucket, number in buckets.items():
-                self._buckets[bucket] = self._buckets.get(bucket, 0) + number
+            self.times.update(times)
 
     def retry(self, held: Held) -> None:
         """Show that a request failed and is made again."""
@@ -222,8 +212,8 @@ class Meter:
         """Return the time in seconds that ``share`` (0…1) of the requests did not exceed, to within 5 %."""
         with self._lock:
             seen = 0
-            for bucket in sorted(self._buckets):
-                seen += self._buckets[bucket]
+            for bucket in sorted(self.times):
+                seen += self.times[bucket]
                 if seen >= share * self.requests:
                     return float(_BASE**bucket)
             return None

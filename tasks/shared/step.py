@@ -11,7 +11,7 @@ from typing import Any
 
 from config import PipelineConfig
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
-from tasks.shared.file_work import records_of
+from tasks.shared.file_work import FileWork, records_of
 from tasks.shared.files.inventory import Recorded
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
@@ -72,7 +72,7 @@ class Part:
 
     files: tuple[str, ...] | None = None
     proof: str = ""
-    """What ``do_in_parts`` got."""
+    """A digest that the step found and that the part needs for its terms."""
     number: int = 0
     at_once: int = 1
 
@@ -127,6 +127,14 @@ class StepContext:
         written = self.input.recorded
         return records_of(self.job_dir, written.position) if written is not None else None
 
+    def left_over(self, work: FileWork, files: Mapping[str, Path], proof: str = "") -> list[str]:
+        """Have unfinished ``files`` (base name → path) processed in parts if the job asks for parts; return those that
+        are left to this process. ``proof`` is that of a ``Part``."""
+        if self.divide is None or not files:
+            return [*files]
+        self.divide(self, work, files, proof)
+        return []
+
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """Return a client of a service that ends with this run and counts for it; ``more`` goes to
         ``ServiceClient``."""
@@ -134,8 +142,8 @@ class StepContext:
         return service.client(self.config, **(given | more))
 
 
-Divide = Callable[[StepContext, Sequence[Sequence[Part]]], None]
-"""Processes parts in rounds: the parts of a round at once, one round after the other. Raises the error of a part."""
+Divide = Callable[[StepContext, FileWork, Mapping[str, Path], str], None]
+"""Has files processed in parts by other processes. Raises the error of a part."""
 
 
 class Reads(StrEnum):

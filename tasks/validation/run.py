@@ -17,7 +17,6 @@ from tasks.shared.file_work import FileWork, core_first, digest, identities
 from tasks.shared.files.data_directory import base_name, data_files, stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ndjson import MIB, lines
-from tasks.shared.parts import do_in_parts
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import file_by_file
@@ -70,7 +69,7 @@ def run(context: StepContext) -> StepReport:
         FailedAnswers(directory, context.part.number).begin().saving_answers(),
     ):
         file_by_file(
-            do_in_parts(context, work, {base: files[base] for base in todo}),
+            context.left_over(work, {base: files[base] for base in todo}),
             chunks,
             Validator(client, url).validate,
             lambda base: FileReport(work, meter, directory, items[base], inputs[base]),
