@@ -88,12 +88,15 @@ class Presenter:
             self._said.add(f"{name}: {warning}")
 
     def reported(self, job_dir: Path, shown: Shown) -> None:
-        """Print the verdict of a release report and its path, or why there is none."""
+        """Print the verdict of a release report, its stops and its path, or why there is none."""
         if shown.failed is not None:
             self._print(f"release report: could not be made: {shown.failed}", err=True)
         elif shown.page is not None:
-            verdict = (lines_of(job_dir) or ["made"])[0]
-            self._print(f"release report: {verdict}\n  {job_dir / shown.page}", err=self._to_stderr)
+            verdict, _, *found = lines_of(job_dir) or ["made", ""]
+            mark = found[0].partition(":")[0] if shown.stops else None  # the stops come first
+            stops = [line.strip() for line in found if line.partition(":")[0] == mark]
+            lines = "\n  ".join([f"release report: {verdict}", *stops, str(job_dir / shown.page)])
+            self._print(lines, err=self._to_stderr)
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
         """Print that and where the job waits, and the release report in short."""

@@ -65,10 +65,10 @@ def test_a_worker_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_of_a_report_the_verdict_and_the_path_are_printed(
+def test_of_a_report_the_verdict_the_stops_and_the_path_are_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lines = ["Released despite 12 reasons to stop", "2 files", "  STOP: 12 paths", "  LOOK: free text"]
     monkeypatch.setattr(module, "lines_of", lambda _: lines)
     Presenter(terminal=True).reported(tmp_path, Shown(page="report.html", stops=12, looks=1))
-    assert capsys.readouterr().out == f"release report: {lines[0]}\n  {tmp_path / 'report.html'}\n"
+    assert capsys.readouterr().out == f"release report: {lines[0]}\n  STOP: 12 paths\n  {tmp_path / 'report.html'}\n"
