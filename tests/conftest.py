@@ -364,8 +364,11 @@ def started(child: subprocess.Popen[str]) -> str:
     return line.split()[1]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0, *, every: float = 0.02) -> None:
-    """Wait for something that another process does. ``every``: seconds between two looks."""
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0, *, every: float = 0.02) -> None:
+    """Wait for something that another process does; it may meet a Prefect server that stands still (docs/sizes.md).
+
+    ``every``: seconds between two looks.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

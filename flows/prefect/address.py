@@ -19,6 +19,9 @@ from flows.shell import for_server
 from tasks.shared.errors import TerminalError
 from tasks.shared.http import network
 
+ANSWER_SECONDS = 75.0
+"""The longest time for an answer of the API: a server on SQLite can stand still for a minute (docs/sizes.md)."""
+
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -126,6 +129,7 @@ def use(address: ApiAddress) -> None:
         PREFECT_LOGGING_EXTRA_LOGGERS="sluice",
     )
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "9")  # a run waits for 17 minutes while the API is away
+    os.environ.setdefault("PREFECT_API_REQUEST_TIMEOUT", str(ANSWER_SECONDS))
     if address.home is not None and address.password is not None:
         os.environ.pop("PREFECT_API_KEY", None)
         os.environ.update(PREFECT_HOME=str(address.home), PREFECT_API_AUTH_STRING=address.password)

@@ -15,7 +15,7 @@ import httpx
 import tenacity
 
 from flows.output import AFTER, patience
-from flows.prefect.address import ApiAddress
+from flows.prefect.address import ANSWER_SECONDS, ApiAddress
 from tasks.shared.errors import InputError, NetworkError, TerminalError
 from tasks.shared.http.request_log import log_request
 
@@ -32,8 +32,7 @@ COMMAND_SECONDS: Final = 20.0
 JOB_SECONDS: Final = 1040.0
 """The same for a running job: as long as Prefect's own client waits with 9 retries (``address.use``)."""
 
-REACH_SECONDS: Final = 7.0
-"""Seconds to connect, and for the answer of an API that is checked."""
+CONNECT_SECONDS: Final = 7.0
 
 _PAGE = 200
 """Maximum rows of one answer from Prefect."""
@@ -47,13 +46,13 @@ class NotTakenError(NetworkError):
 
 
 def reach(address: ApiAddress) -> None:
-    """Send a small request, so that a wrong address is found within 15 s, before anything depends on it.
+    """Send a small request, so that a wrong address is found before anything depends on it.
 
     Raises:
         NetworkError: the API does not answer, or is not a Prefect API.
         TerminalError: it refused the credentials.
     """
-    with _told(address, AFTER), PrefectApi(address, timeout=REACH_SECONDS, patience=0) as api:
+    with _told(address, AFTER), PrefectApi(address, patience=0) as api:
         found = api.request("POST", "/flows/count", {})
     if not isinstance(found, int):
         raise NetworkError(
@@ -70,7 +69,9 @@ def _told(address: ApiAddress, after: float) -> AbstractContextManager[None]:
 class PrefectApi:
     """A small, thread-safe client of one Prefect API, which repeats a call for ``patience`` seconds."""
 
-    def __init__(self, address: ApiAddress | None, *, timeout: float = 60.0, patience: float = COMMAND_SECONDS) -> None:
+    def __init__(
+        self, address: ApiAddress | None, *, timeout: float = ANSWER_SECONDS, patience: float = COMMAND_SECONDS
+    ) -> None:
         if address is None:
             raise InputError("no-prefect-api", "no Prefect API is named", hint="set PREFECT_API_URL")
         self.address = address
@@ -123,8 +124,9 @@ class PrefectApi:
     def _call(self, method: str, path: str, body: Any) -> Any:
         begun = time.monotonic()
         url = f"{self.address.url}{path}"
+        timeout = httpx.Timeout(self.timeout, connect=min(self.timeout, CONNECT_SECONDS))
         try:
-            answer = self._client.request(method, path, json=body, timeout=self.timeout)
+            answer = self._client.request(method, path, json=body, timeout=timeout)
             found = answer.json() if answer.is_success and answer.content else {}
         except httpx.HTTPError as error:
             log_request(method, url, type(error).__name__, begun)

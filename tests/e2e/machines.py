@@ -46,7 +46,7 @@ class WorkerProcess:
         return cls(process, log)
 
     def ready(self) -> None:
-        wait_until(lambda: b"started!" in self.log.read_bytes(), 90)
+        wait_until(lambda: b"started!" in self.log.read_bytes(), 150)
 
     @property
     def runs(self) -> bool:
@@ -56,7 +56,7 @@ class WorkerProcess:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=120)
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def test_a_run_leaves_no_secret_and_no_payload_outside_its_data_files(sluice_alo
     shown = sluice_alone("config", "show", "config.yaml", env=env)
     status = sluice_alone("pipeline", "status", "config.yaml", job, "--json", env=env)
     # A server may come to its end a moment after its last user: what it removes then is not to be read.
-    wait_until(lambda: processes_with(str(planted / "jobs")) == [], 60)
+    wait_until(lambda: processes_with(str(planted / "jobs")) == [], 150)
     outputs = [text for ran in (started, failed, shown, status) for text in (ran.out, ran.err)]
     found = [
         (place, canary)

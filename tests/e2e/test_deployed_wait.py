@@ -27,7 +27,7 @@ def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, deployed, 
     create = f"{prefect_api}/deployments/{deployed}/create_flow_run"
     job = ask_prefect("POST", create, {"parameters": parameters})["id"]
 
-    wait_until(lambda: sluice.status(job)["state"] == "waiting", 90)
+    wait_until(lambda: sluice.status(job)["state"] == "waiting", 150)
     url = f"{prefect_api}/flow_runs/{job}"
     asked = ask_prefect("GET", url)["state"]
     assert ask_prefect("POST", f"{url}/resume", {"run_input": {"approved": True}})["status"] == "REJECT"
@@ -38,7 +38,7 @@ def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, deployed, 
         now = ask_prefect("GET", url)["state"]
         return now if now["id"] != asked["id"] and now["name"] == "Suspended" else None
 
-    wait_until(again, 90)
+    wait_until(again, 150)
     assert "continued without a decision" in (project / "jobs" / job / "job.log").read_text()
     waiting = sluice.status(job)
     assert (waiting["state"], "without a decision" in waiting["waiting"]["reason"]) == ("waiting", True)
@@ -46,7 +46,7 @@ def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, deployed, 
 
     answer = {"decision": "release", "by": "Anna", "comment": "from the API"}
     assert ask_prefect("POST", f"{url}/resume", {"run_input": answer})["status"] == "ACCEPT"
-    wait_until(lambda: sluice.status(job)["state"] == "completed", 90)
+    wait_until(lambda: sluice.status(job)["state"] == "completed", 150)
     assert fhir.total() == 19
     text = sluice.here("pipeline", "status", "config.yaml", job).out
     assert "step 2 was approved by Anna in the Prefect UI or through its API" in text

@@ -107,7 +107,7 @@ def test_a_job_killed_in_every_step_ends_as_an_undisturbed_one(
         words = ("continue", "config.yaml", job) if job else ("start", "config.yaml", "query.json")
         child = sluice_process.start("pipeline", *words)
         job = job or started(child)
-        wait_until(lambda reached=reached: bool(reached), 60)  # type: ignore[misc]
+        wait_until(lambda reached=reached: bool(reached), 150)  # type: ignore[misc]
         child.kill()
         child.communicate()
         assert child.returncode == -signal.SIGKILL

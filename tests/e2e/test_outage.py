@@ -62,7 +62,7 @@ def test_a_job_goes_on_while_the_server_is_away_and_is_recorded_when_it_is_back(
     job = started(child)
     wait_until(lambda: len(fhir.posts()) >= 3, 120)
     port = killed(sluice_alone)
-    wait_until(lambda: len(fhir.posts()) == TRANSACTIONS, 60)  # the step needs no server
+    wait_until(lambda: len(fhir.posts()) == TRANSACTIONS, 150)  # the step needs no server
     said = ""
     while "if it does not run, start it" not in said:
         assert child.poll() is None

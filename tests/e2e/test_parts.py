@@ -193,16 +193,16 @@ def test_a_job_goes_on_after_a_kill_of_a_worker_the_job_and_the_scheduler(
         """Start a command, and wait until it has finished another file."""
         child = sluice_process.start("pipeline", *words)
         job = tmp_path / "jobs" / started(child)
-        wait_until(lambda: len(finished(job)) > len(done), 90)
+        wait_until(lambda: len(finished(job)) > len(done), 150)
         done.update(finished(job))
         return child, job
 
     # A worker is killed: its files go to the other. A signal ends the job, and with it the parts.
     child, job = running("start", "config.yaml", *parts(4, cluster))
     kill(cluster.workers[0])
-    wait_until(lambda: len(finished(job)) > len(done), 90)
+    wait_until(lambda: len(finished(job)) > len(done), 150)
     child.send_signal(signal.SIGTERM)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=120)
     assert child.returncode == 143, err
     wait_until(lambda: not works(job), 10)
     done.update(finished(job))
@@ -227,7 +227,7 @@ def test_a_job_goes_on_after_a_kill_of_a_worker_the_job_and_the_scheduler(
     done.update(finished(job))
     service.holds.clear()  # the workers are at work when the job ends
     kill(cluster.scheduler)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=120)
     service.holds.set()
     assert child.returncode == 3, err
     assert "error[dask-failed]: the Dask cluster failed" in err

@@ -65,7 +65,7 @@ def working(sluice: Commands, api: str, pool: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=120)
 
 
 def deploy(sluice: Commands, api: str, pool: str, *, named: bool = False) -> None:
@@ -122,10 +122,10 @@ def test_a_run_of_a_worker_is_the_same_job_to_the_commands(
         started = sluice("pipeline", "start", "config.yaml", "--detach")
         assert started.code == 0, started.err
         assert started.out == f"job {started.job}\n"
-        wait_until(lambda: sluice.status(started.job)["state"] == "waiting", 90)
+        wait_until(lambda: sluice.status(started.job)["state"] == "waiting", 150)
         approved = sluice.here("pipeline", "continue", "config.yaml", started.job, "--approve")
         assert approved.code == 0, approved.err
-        wait_until(lambda: sluice.status(started.job)["state"] == "completed", 90)
+        wait_until(lambda: sluice.status(started.job)["state"] == "completed", 150)
 
 
 @pytest.mark.timeout(600)
@@ -153,7 +153,7 @@ def test_a_night_waits_for_the_one_before_which_goes_on_after_its_worker_was_sto
     first, second = (night["id"] for night in two_nights(prefect_api, pool))
     fhir.faults()
     with working(sluice, prefect_api, pool):
-        wait_until(lambda: sluice.here("job", "unfinished", "config.yaml").code == 1, 60)
+        wait_until(lambda: sluice.here("job", "unfinished", "config.yaml").code == 1, 150)
         assert states() == ["RUNNING", "SCHEDULED"], "a job that was cut off holds its place"
         PrefectCommand(sluice, prefect_api)("deployment", "run", f"unfinished/unfinished-{pool}")
         wait_until(lambda: states() == ["COMPLETED", "COMPLETED"], 180)

@@ -48,7 +48,7 @@ def test_the_logs_of_a_run_have_the_lines_of_the_job_log(
         job = start({"config": str(project / "config.yaml")})
         wait_until(lambda: sluice.status(job)["state"] == "waiting", 120)
         last = "the job waits at step 2 for a person's decision"
-        wait_until(lambda: any(last in one["message"] for one in log_of(prefect_api, job)), 60)
+        wait_until(lambda: any(last in one["message"] for one in log_of(prefect_api, job)), 150)
     lines = log_of(prefect_api, job)
     ours = [one["message"] for one in lines if one["name"].startswith("sluice")]
     assert "step 1 local_import begins" in ours
@@ -66,5 +66,5 @@ def test_a_failed_job_ends_with_its_error_as_message_and_without_a_traceback(
     run = ask_prefect("GET", f"{prefect_api}/flow_runs/{failed.job}")
     assert run["state_type"] == "FAILED"
     assert run["state"]["message"].startswith("send: error[")
-    wait_until(lambda: any("Finished in state" in one["message"] for one in log_of(prefect_api, failed.job)), 60)
+    wait_until(lambda: any("Finished in state" in one["message"] for one in log_of(prefect_api, failed.job)), 150)
     assert not [one for one in log_of(prefect_api, failed.job) if "Traceback" in one["message"]]

@@ -26,7 +26,7 @@ def started_and_sending(sluice, project, fhir):
     child = sluice.start("pipeline", "start", "config.yaml")
     job = started(child)
     log = project / "jobs" / job / "job.log"
-    wait_until(lambda: log.exists() and "step 2 send begins" in log.read_text(), 90)
+    wait_until(lambda: log.exists() and "step 2 send begins" in log.read_text(), 150)
     return job, child
 
 

@@ -164,7 +164,7 @@ def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
     services["pseudonymizer"].faults({"action": "delay", "seconds": 600, "method": "POST", "skip": 18, "times": None})
     child = sluice.start("pipeline", "start", "config.yaml")
     job = started(child)
-    wait_until(lambda: len(services["pseudonymizer"].posts()) > 18, 90)
+    wait_until(lambda: len(services["pseudonymizer"].posts()) > 18, 150)
     for words in (("pipeline", "continue"), ("job", "delete", "--yes")):
         second = sluice(*words, "config.yaml", job)
         assert (second.code, "error[job-busy]" in second.err) == (4, True), second.err

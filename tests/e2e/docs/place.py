@@ -100,7 +100,7 @@ class ExamplePlace:
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
             try:
-                wait_until(lambda: until in log.read_text() or process.poll() is not None, 90)
+                wait_until(lambda: until in log.read_text() or process.poll() is not None, 150)
                 assert process.poll() is None, log.read_text()
                 yield log
                 process.send_signal(signal.SIGINT)

@@ -117,5 +117,5 @@ def test_a_file_that_cannot_be_removed_keeps_the_record(
     assert ran.code == 1
     assert ran.err.count("error[job-delete]") == 2
     assert len(jobs(sluice)) == 3
-    wait_until(lambda: sluice("job", "prune", "config.yaml", "--older", "1ms", "--yes").code == 0, 10)
+    wait_until(lambda: sluice("job", "prune", "config.yaml", "--older", "1ms", "--yes").code == 0)
     assert len(jobs(sluice)) == 1

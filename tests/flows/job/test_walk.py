@@ -63,7 +63,7 @@ def test_a_killed_job_goes_on_by_the_walk_that_the_design_describes(
     fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.3})
     child = sluice.start("pipeline", "start", "config.yaml")
     job = started(child)
-    wait_until(lambda: len([*(tmp_path / "jobs" / job / ".done" / "2").glob("*.json")]) > 1, 90)
+    wait_until(lambda: len([*(tmp_path / "jobs" / job / ".done" / "2").glob("*.json")]) > 1, 150)
     child.kill()
     child.communicate()
     assert sluice.status(job)["state"] == "interrupted"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from flows.prefect.address import ApiAddress
-from flows.prefect.api import PrefectApi, run_deployment
+from flows.prefect.api import CONNECT_SECONDS, PrefectApi, reach, run_deployment
 from tasks.shared.errors import InputError, NetworkError, SluiceError, TerminalError
-from tests.peers.server import Reply, loopback
+from tests.peers.server import Reply, ScriptedServer, loopback
 
 BUSY, AWAY, GOOD = Reply(503, b"{}"), Reply(500, b"{}"), Reply(200, b'{"id": "1"}')
 PAGE = Reply(200, b"<html>back soon</html>")
@@ -74,6 +74,16 @@ def test_after_an_api_was_away_for_too_long_nothing_waits_for_it_again() -> None
             assert failed.value.exit_code == 3
             assert time.monotonic() - began < longest
         assert api.away
+
+
+@pytest.mark.slow
+def test_an_answer_may_take_longer_than_a_connection() -> None:
+    def stands_still(_: object) -> Reply:
+        time.sleep(CONNECT_SECONDS + 1)
+        return Reply(200, b"3")
+
+    with ScriptedServer(stands_still) as server:
+        reach(ApiAddress(server.url))
 
 
 def test_a_hurried_call_is_made_once() -> None:
