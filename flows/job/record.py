@@ -1,8 +1,8 @@
 """The record of a job: labels ``job.*`` of its flow run, which is the only truth about it.
 
 See docs/decisions/05-labels-are-the-record.md. Structured values are JSON text in one label, so that they change
-together. An empty text clears a label; null would make every list with the run fail. The record has no payload, secret
-or identifier of a person.
+together. An empty text clears a label: with null, Prefect could no longer list the run. The record has no payload,
+secret or identifier of a person.
 """
 
 from __future__ import annotations

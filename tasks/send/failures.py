@@ -38,8 +38,10 @@ def remove_failures(state: Path) -> None:
 
 
 def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: int) -> TerminalError:
-    """List what was refused of the ``read`` resources; return it as one error: how many, the reasons, and the first
-    places. ``waiting`` were not tried alone. Its ``details`` count by reason; no reason holds data."""
+    """List what was refused of the ``read`` resources; return one error with the reasons and the first places.
+
+    ``waiting`` is the number of resources that were not tried alone. No reason holds data.
+    """
     reasons: Counter[str] = Counter()
     places: list[str] = []
     with PartFile(state / SUMMARY) as summary, PartFile(state / REFUSED) as kept:

@@ -1,8 +1,8 @@
 """``send/pending.db``: the resources of a direct load that are not on the server yet (docs/services.md).
 
-SQLite, so that memory does not grow with their number and that they outlive a kill. A row is a resource whose
-transaction the server refused, by file, line and entry, or with a ``reason`` one that cannot be sent at all. Rows of a
-file are committed before the file's done record is written.
+SQLite, so that memory does not grow with their number and that they outlive a kill. A row is one resource, found by
+file, line and entry: the server refused its transaction, or, if the row has a ``reason``, it cannot be sent at all.
+Rows of a file are committed before the file's done record is written.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class FileWork:
         return done
 
     def take_over(self, bases: Collection[str]) -> list[str]:
-        """Count files that other processes finished as done; return those without a usable record."""
+        """Take over the records of files that other processes finished; return the files without a usable record."""
         known, stored = {done.file: done for done in read_records(self._records)}, self._stored()
         for base in bases:
             done = known.get(base)
@@ -116,7 +116,7 @@ class FileWork:
         return [base for base in bases if base not in self._known]
 
     def take_back(self) -> None:
-        """Make the finished files of this work ones that are to be done again. Raises ``StorageError``."""
+        """Mark the finished files as unfinished, so that the next run does them again. Raises ``StorageError``."""
         for done in self._known.values():
             taken = msgspec.structs.replace(done, terms="")
             write_whole(self._records / f"{done.file}.json", msgspec.json.encode(taken))

@@ -55,8 +55,8 @@ class GivenInputs:
 
 @dataclass(frozen=True)
 class Source:
-    """Data a step reads. ``lines`` are how many the step says that wrote it, ``recorded`` is the inventory that it
-    left, ``approved`` the one that a person approved. ``tables`` says that the data are no NDJSON.
+    """Data a step reads. ``lines`` and ``recorded`` (the inventory) come from the step that wrote the data;
+    ``approved`` is the inventory that a person approved. ``tables`` says that the data are no NDJSON.
     """
 
     path: Path
@@ -82,8 +82,8 @@ class StepContext:
     """Everything one step instance may use.
 
     ``given`` has the effective CRTDL. Import steps have no ``source``.
-    ``command`` gives a command about the job's configuration, of its verb and what follows the configuration; ``again``
-    the one that runs a step once more.
+    ``command(verb, *rest)`` returns the command line ``sluice VERB CONFIG REST``, and ``again(position)`` the one that
+    runs a step once more.
     """
 
     config: PipelineConfig
@@ -204,10 +204,11 @@ class Step:
     """Declaration of a step.
 
     ``output`` is the directory of its data; without one the next step reads the same data. ``tables``: these data are
-    no NDJSON. ``folders`` are its other directories. ``takes`` maps each field of ``GivenInputs`` that it reads to an
-    error for jobs that are given it and have no step for it, or to ``None``; ``needs`` are the required ones.
-    ``checks`` and ``warnings`` come before a job exists; ``trials`` yields errors of what the services, found to be the
-    right ones, are asked with something synthetic. ``space`` returns bytes written for so many read, 0 if unknown.
+    no NDJSON. ``folders`` are its other directories. ``takes`` has the fields of ``GivenInputs`` that the step reads,
+    each with the error for a job that gets this input but has no step that reads it (``None``: no error); ``needs`` are
+    the required ones. ``checks`` and ``warnings`` come before a job exists, and so do ``trials``: synthetic requests to
+    services that the probe has found to be the right ones. ``space`` returns bytes written for so many read, 0 if
+    unknown.
     """
 
     name: str
@@ -248,8 +249,9 @@ def folder(name: str, step: str, steps: Sequence[str], position: int) -> str:
 
 
 def reconcile(context: StepContext, result: StepReport) -> None:
-    """Compare what this step read with what the step before says it wrote: lines, because an import counts a Bundle's
-    line as one and a load what is in it. Raises ``ReconciliationError``.
+    """Compare the lines that this step read with those that the step before wrote. Raises ``ReconciliationError``.
+
+    Numbers of resources cannot be compared: an import counts a Bundle as one, a direct load counts its entries.
     """
     source = context.source
     if source is None or source.lines is None or result.lines_in is None or source.lines == result.lines_in:

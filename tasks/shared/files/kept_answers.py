@@ -1,7 +1,7 @@
 """``<step>/failed/``: answers of a service to failed requests.
 
 Services quote data of patients and stack traces in their answers, so these stay in the job directory, mode 0600; errors
-and logs name the file only. No request is kept beside its answer: both would be a table of original values and
+and logs name the file only. The requests are not kept: with their answers they would be a table of original values and
 pseudonyms.
 """
 
