@@ -43,9 +43,6 @@ def stopping(stop: Stop, give_up: Callable[[str], None]) -> Iterator[None]:
     """Let signals request a stop while a flow runs. ``give_up`` gets the reason of a stop that took too long, of
     whatever it is, just before the process ends.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     asked: list[int] = []
     over = threading.Event()
     before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in NUMBERS}

@@ -52,8 +52,10 @@ def ending(job: RunningJob) -> Iterator[None]:
         _stopped(job, SUSPEND)
     except Stopped as stop:
         _stopped(job, str(stop))
-    except Exception as error:  # noqa: BLE001 - the seam where defects become reports
-        fail(job, reported(error))
+    except Exception as raised:  # noqa: BLE001 - the seam where defects become reports
+        error = reported(raised)
+        logger.error("%s", error.render())
+        end(job, JobState.FAILED, error.render(), Problem.of(error, step=job.step_name))
 
 
 def _stopped(job: RunningJob, reason: str) -> NoReturn:
@@ -66,12 +68,6 @@ def _stopped(job: RunningJob, reason: str) -> NoReturn:
     if reason == SUSPEND and asked is None:
         runs.leave()  # resumed meanwhile: the next process waits for the lock of this one
     end(job, JobState.STOPPED, f"stopped by {reason}")
-
-
-def fail(job: RunningJob, error: SluiceError) -> NoReturn:
-    """End the run for an error at the job's current step."""
-    logger.error("%s", error.render())
-    end(job, JobState.FAILED, error.render(), Problem.of(error, step=job.step_name))
 
 
 def end(job: RunningJob, how: JobState, message: str, error: Problem | None = None) -> NoReturn:

@@ -67,9 +67,9 @@ def _take(handle: IO[bytes], path: Path, patience: float) -> None:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                holder = handle.read().decode(errors="replace") or "its name is not known"
+                name = handle.read().decode(errors="replace") or "its name is not known"
                 raise JobBusyError(
-                    "job-busy", f"the job is being run by another process ({holder})",
+                    "job-busy", f"the job is being run by another process ({name})",
                     context=str(path.parent), hint="wait for it, or stop it with Ctrl-C there",
                 ) from None  # fmt: skip
             time.sleep(0.05)

@@ -36,9 +36,8 @@ def remove(session: Session, job_id: str) -> None:
     Raises ``JobBusyError`` if the job runs or waits, ``InputError`` if it is unknown, and ``StorageError``.
     """
     directory = JobDirectory.of(session.jobs_dir, job_id)
-    session.job(job_id)
     with job_lock(directory.path) if directory.path.is_dir() else nullcontext():
-        record = session.job(job_id)  # again, under the lock: a command may have continued it meanwhile
+        record = session.job(job_id)  # under the lock: a command may have continued it meanwhile
         if record.state in IN_WORK:
             raise JobBusyError(
                 "job-in-work", f"the job is {record.state.value}, so it is not removed", context=job_id,

@@ -40,14 +40,10 @@ class Sources:
                 return None
         return None
 
-    def data_sent_after(self, position: int) -> Source | None:
-        """Return the data that are sent after ``position`` as they are; ``None`` if a step changes them before."""
-        step = self.delivery(position)
-        return self.read_by(step) if step is not None else None
-
     def at_wait(self, position: int) -> Source:
         """Return the data that a wait covers: those that are sent unchanged later, else the newest."""
-        found = self.data_sent_after(position) or self.newest
+        step = self.delivery(position)
+        found = (self.read_by(step) if step is not None else None) or self.newest
         if found is None:
             raise ValueError(f"a wait at step {position} has nothing before it")
         return found

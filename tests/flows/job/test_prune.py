@@ -61,15 +61,11 @@ WAITS = {
 ANSWERED = WAITS | {"job.answer.1": Answer(approved=True, by="me", when="now").model_dump_json()}
 
 
-def session(tmp_path: Path, *runs: dict[str, Any]) -> Session:
-    """Return the jobs of a Prefect API that shows its one run like this, one time after the other."""
+def session(tmp_path: Path, **run: Any) -> Session:
+    """Return the jobs of a Prefect API that has this run."""
     (tmp_path / "c.yaml").write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path}\n")
-    shown = [
-        {"id": ID, "created": "2026-01-01T00:00:00Z", "parameters": {"config": f"{tmp_path}/c.yaml"}} | run
-        for run in runs
-    ]
-    read = iter(shown)
-    api = SimpleNamespace(runs=lambda *_: shown, read_run=lambda _: next(read))
+    shown = {"id": ID, "created": "2026-01-01T00:00:00Z", "parameters": {"config": f"{tmp_path}/c.yaml"}} | run
+    api = SimpleNamespace(runs=lambda *_: [shown], read_run=lambda _: shown)
     return Session(load_config(tmp_path / "c.yaml"), cast("PrefectApi", api))
 
 
@@ -83,11 +79,11 @@ def session(tmp_path: Path, *runs: dict[str, Any]) -> Session:
     ],
 )  # fmt: skip
 def test_a_job_is_old_that_ended_and_has_not_changed(tmp_path: Path, run: dict[str, Any], old: bool) -> None:
-    assert len(old_jobs(session(tmp_path, run), timedelta(days=30))) == old
+    assert len(old_jobs(session(tmp_path, **run), timedelta(days=30))) == old
 
 
 def test_a_job_that_was_continued_meanwhile_is_not_removed(tmp_path: Path) -> None:
-    found = session(tmp_path, {"state_type": "COMPLETED"}, {"state_type": "RUNNING", "labels": ANSWERED})
+    found = session(tmp_path, state_type="RUNNING", labels=ANSWERED)
     (tmp_path / ID).mkdir()
     with pytest.raises(JobBusyError):
         remove(found, ID)

@@ -59,12 +59,13 @@ def test_corrected_tables_are_what_the_other_modes_read_and_a_direct_load_does_n
 
 def test_what_another_step_changes_before_it_is_sent_does_not_leave_as_it_is(job: Path) -> None:
     in_front = sources(job, S3, tables=False)
-    assert in_front.data_sent_after(3) is None
+    assert in_front.delivery(3) is None
     assert in_front.at_wait(3) is in_front.newest
     steps = ("local_import", "pseudonymizer", "wait", "validation", "wait", "send")
     validated = sources(job, DIRECT, steps, tables=False)
-    assert validated.data_sent_after(3) is validated.data_sent_after(5) is validated.newest
-    assert sources(job, S3, (*BEHIND[:5], "validation")).data_sent_after(5) is None
+    assert validated.delivery(3) is validated.delivery(5) is declared("send")
+    assert validated.at_wait(3) is validated.newest
+    assert sources(job, S3, (*BEHIND[:5], "validation")).delivery(5) is None
 
 
 @pytest.mark.parametrize(
