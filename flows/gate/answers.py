@@ -11,7 +11,8 @@ from flows.prefect.form import form_answer
 
 def answer_left(api: PrefectApi, record: JobRecord, position: int) -> Answer | None:
     """Return the answer in the record or the form; of two answers, one that rejects."""
-    in_record, form = record.answers.get(position), form_answer(api, record.id, record.forms.get(position))
+    in_record, shown = record.answers.get(position), record.shown.get(position)
+    form = form_answer(api, record.id, shown.form) if shown is not None else None
     if form is None or (in_record is not None and not in_record.approved):
         return in_record
     in_form = Answer(approved=form.decision == "release", by=form.by, comment=form.comment, when=now(), where="ui")

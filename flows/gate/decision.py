@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flows.job.waiting import Answer, Decision, Reviewed, Shown
+from flows.job.waiting import Answer, Reviewed, Shown
 
 NOBODY_DECIDED = "the job was continued without a decision"
 
@@ -20,11 +20,6 @@ def judge(
     if not answer.approved:
         return None
     return difference(shown, now, changes) or obstacle or _without_comment(answer, shown)
-
-
-def decided(answer: Answer, now: Reviewed) -> Decision:
-    """Return the decision that an accepted answer is."""
-    return Decision(**answer.model_dump(), files=now.files, destination=now.destination)
 
 
 def difference(before: Reviewed, now: Reviewed, changes: Sequence[str] = ()) -> str | None:

@@ -41,7 +41,7 @@ def before_waiting(job: RunningJob, position: int, covered: Covered, there: Inve
     return _shown(job, _facts(job, position, source, inside=inside, asks=leaves), there)
 
 
-def decided(job: RunningJob, position: int) -> None:
+def add_decision(job: RunningJob, position: int) -> None:
     """Add the decision at a wait to its report."""
     with best_effort("the decision in the release report"):
         summary = decide(job.directory.path, _decided(job.record().decisions[position]))
@@ -99,7 +99,7 @@ def _facts(job: RunningJob, step: int | None, source: Source, **more: Any) -> Jo
         config=job.config,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         step=step,
-        steps=[job.steps[position] for position in sorted(job.steps)],
+        steps=job.record().steps,
         crtdl=job.crtdl,
         corrected=source.path.name in {step.directory for step in job.steps.values()},
         left=source.recorded.load() if source.recorded is not None else None,
@@ -118,7 +118,7 @@ def _shown(job: RunningJob, facts: JobFacts, there: Inventory) -> Shown:
         logger.info("release report: %s", made.page)
         _publish(job, made)
         page = made.page.relative_to(job.directory.path).as_posix()
-        known = {"settings": made.settings, "page": page, "stops": made.stops, "looks": made.looks}
+        known = {"page": page, "stops": made.stops, "looks": made.looks}
         return seen.model_copy(update=known)
     if isinstance(made, Stopped):
         raise made

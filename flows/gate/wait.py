@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from flows.gate import release
 from flows.gate.answers import answer_left
-from flows.gate.decision import NOBODY_DECIDED, decided, difference, judge
+from flows.gate.decision import NOBODY_DECIDED, difference, judge
 from flows.gate.reviewed import Covered, destination
 from flows.job.ends import end
 from flows.job.problem import Problem
@@ -56,16 +56,16 @@ class Waits:
             return
         answer = answer_left(job.api, record, position)
         if answer is None or shown is None:
-            self._park(covered, files, NOBODY_DECIDED if position in record.forms else None)
+            self._park(covered, files, NOBODY_DECIDED if shown is not None else None)
         reason = judge(answer, shown, current, self._changes(covered, shown, files), covered.obstacle(files))
         if reason is not None:
             self._park(covered, files, reason)
-        decision = decided(answer, current)
+        decision = Decision(**answer.model_dump(), **current.model_dump())
         job.writer.write({at("decision", position): decision, at("answer", position): None})
         logger.info("step %d wait was %s", position, decision.describe(one_line))
-        release.decided(job, position)
+        release.add_decision(job, position)
         if not answer.approved:
-            error = rejected(decision, job.step_names[position - 1])
+            error = _rejected(decision, job.step_names[position - 1])
             end(job, JobState.CANCELLED, error.message, error)
 
     def check(self, position: int, source: Source | None) -> None:
@@ -120,7 +120,7 @@ class Waits:
         )  # fmt: skip
         state, form = runs.pause(position, deployed=job.deployed)
         state.message = f"step {position} waits for a decision: press Resume to decide"
-        self._record(waiting, shown, form)
+        self._record(waiting, shown.model_copy(update={"form": form}))
         make_directory(covered.directory)
         go_on = continue_command(job.record())
         logger.info("the job waits at step %d for a person's decision; continue with: %s", position, go_on)
@@ -128,7 +128,7 @@ class Waits:
         job.presenter.waits(job.record(), waiting)
         runs.park(job.id, state, form_text(job.record(), waiting, None if job.deployed else go_on))
 
-    def _record(self, waiting: Waiting, shown: Shown, form: str) -> None:
+    def _record(self, waiting: Waiting, shown: Shown) -> None:
         """Record where the job waits, in one write; an earlier answer and decision are void.
 
         Steps behind an approval that is void are done again: they read other data then.
@@ -140,12 +140,12 @@ class Waits:
         self._job.writer.state = JobState.WAITING
         self._job.writer.write({
             at("step", position): step, **{at("step", later): None for later in again},
-            at("form", position): form, at("shown", position): shown, at("answer", position): None,
-            at("decision", position): None, "waiting": waiting, "progress": None,
+            at("shown", position): shown, at("answer", position): None, at("decision", position): None,
+            "waiting": waiting, "progress": None,
         })  # fmt: skip
 
 
-def rejected(decision: Decision, step: str) -> Problem:
+def _rejected(decision: Decision, step: str) -> Problem:
     """Return the problem of a job that is cancelled after a rejection at ``step``."""
     who = decision.model_copy(update={"comment": ""}).describe(one_line)
     return Problem(

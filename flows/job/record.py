@@ -53,7 +53,6 @@ class JobRecord(StoredModel):
     answers: dict[int, Answer] = Field(default_factory=dict)
     decisions: dict[int, Decision] = Field(default_factory=dict)
     shown: dict[int, Shown] = Field(default_factory=dict)
-    forms: dict[int, str] = Field(default_factory=dict)
     waiting: Waiting | None = None
     error: Problem | None = None
     progress: ProgressRecord | None = None
@@ -77,11 +76,12 @@ class JobRecord(StoredModel):
 
         reports = each(StepReport, "step")
         directory, url = labels.get("directory"), labels.get("extraction.status_url")
-        record = cls(
+        state = state or job_state(run, held=directory is not None and is_held(Path(str(directory))))
+        return cls(
             id=run["id"],
             name=run.get("name") or "",
-            state=state or job_state(run, held=directory is not None and is_held(Path(str(directory)))),
-            created=asked_for(run),
+            state=state,
+            created=_asked_for(run),
             updated=run.get("updated"),
             config=labels.get("config") or parameters.get("config"),
             directory=directory,
@@ -91,10 +91,9 @@ class JobRecord(StoredModel):
             answers=each(Answer, "answer"),
             decisions=each(Decision, "decision"),
             shown=each(Shown, "shown"),
-            forms={at: str(labels[f"form.{at}"]) for at in range(1, len(names) + 1) if f"form.{at}" in labels},
             waiting=_parse(Waiting, labels.get("waiting")),
             error=_parse(Problem, labels.get("error")) or _never_began(run),
-            progress=_parse(ProgressRecord, labels.get("progress")),
+            progress=_parse(ProgressRecord, labels.get("progress")) if state is JobState.RUNNING else None,
             extraction=Handle(url, labels["extraction.job_id"]) if url else None,
             stopped_by=labels.get("stopped_by"),
             reset=labels.get("reset"),
@@ -102,22 +101,6 @@ class JobRecord(StoredModel):
             has_deployment=bool(run.get("deployment_id")),
             parked=run.get("state_type") == "PAUSED",
         )
-        shown = record._shown_state()
-        progress = record.progress if shown is JobState.RUNNING else None
-        return record.model_copy(update={"state": shown, "progress": progress})
-
-    def _shown_state(self) -> JobState:
-        """Return the state that the labels imply.
-
-        A job that was killed between the record of its wait and parking waits, and so does one that was resumed without
-        a worker to run it; one with an answer is decided.
-        """
-        position = self.waiting.position if self.waiting is not None else None
-        if self.state is not JobState.INTERRUPTED or position is None or position in self.decisions:
-            return self.state
-        if self.steps[position - 1].state != "waiting":
-            return self.state
-        return JobState.DECIDED if position in self.answers else JobState.WAITING
 
     @property
     def done(self) -> bool:
@@ -127,8 +110,7 @@ class JobRecord(StoredModel):
     @property
     def undecided(self) -> Waiting | None:
         """The wait that needs a decision now, if any."""
-        waiting = self.waiting if self.state in {JobState.WAITING, JobState.DECIDED} else None
-        return waiting if waiting and waiting.position not in self.decisions else None
+        return self.waiting if self.state in {JobState.WAITING, JobState.DECIDED} else None
 
     @property
     def current_step(self) -> str | None:
@@ -212,7 +194,7 @@ class RecordWriter:
         Nothing on the disk is removed before: that happens when the flow begins, and can be repeated.
         """
         later = range(position, len(record.steps) + 2)
-        gone = [at(kind, n) for n in later for kind in ("answer", "decision", "form", "shown")]
+        gone = [at(kind, n) for n in later for kind in ("answer", "decision", "shown")]
         gone += ["waiting", "error", "stopped_by"]
         gone += ["extraction.status_url", "extraction.job_id"] if position == 1 else []
         self.write(dict.fromkeys(gone) | {"reset": position})
@@ -255,7 +237,7 @@ def _parse(model: type[_M], text: Any) -> _M | None:
         return None
 
 
-def asked_for(run: Json) -> str | None:
+def _asked_for(run: Json) -> str | None:
     """Return when a run was requested or scheduled for; a scheduler creates runs days earlier."""
     return run.get("expected_start_time" if run.get("auto_scheduled") else "created") or run.get("created")
 

@@ -28,7 +28,9 @@ class JobState(StrEnum):
 
 def job_state(run: Mapping[str, Any], *, held: bool) -> JobState:
     """Return the state of a job as shown; ``held``: a process has its lock."""
-    labels: Mapping[str, Any] = run.get("labels") or {}
+    waits = bool((run.get("labels") or {}).get("job.waiting"))
+    # Killed after it recorded its wait and before it was parked, or resumed where no worker runs it: it still waits.
+    cut_off = JobState.WAITING if waits else JobState.INTERRUPTED
     match run.get("state_type"):
         case "COMPLETED":
             return JobState.COMPLETED
@@ -36,12 +38,12 @@ def job_state(run: Mapping[str, Any], *, held: bool) -> JobState:
             return JobState.FAILED
         case "CANCELLED":
             return JobState.CANCELLED
-        case "PAUSED" if labels.get("job.waiting") or not labels.get("job.steps"):
+        case "PAUSED" if waits:
             return JobState.WAITING
         case _ if held:
             return JobState.RUNNING
         case "CRASHED" if run.get("state_name") != "Stopped":
-            return JobState.INTERRUPTED
+            return cut_off
         case "PAUSED" | "CRASHED":  # suspended by a person, or stopped by a signal
             return JobState.STOPPED
         case "CANCELLING":
@@ -49,7 +51,7 @@ def job_state(run: Mapping[str, Any], *, held: bool) -> JobState:
     # A run with a deployment is a worker's to begin; one that a command created and left is interrupted.
     waits_for_worker = run.get("state_type") == "SCHEDULED" or since(run) < TAKEN_UP
     if not run.get("deployment_id") or not waits_for_worker:
-        return JobState.INTERRUPTED
+        return cut_off
     return JobState.RUNNING if run.get("state_type") == "RUNNING" else JobState.PENDING
 
 

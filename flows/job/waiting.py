@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from tasks.shared.report import StoredModel
-
-LONGEST_TEXT: Final = 2_000
-"""Characters of a name or a comment."""
 
 
 class Answer(StoredModel):
@@ -50,10 +47,10 @@ class Shown(Reviewed):
     """What a person was shown: files, destination, and the release report about them.
 
     ``page`` is the path of the report below the job's directory; ``failed`` the reason why it could not be made. Both
-    are ``None`` where no report is made. ``settings`` is the digest of what else the report was made with.
+    are ``None`` where no report is made. ``form`` is the key of the answers to the form of a wait.
     """
 
-    settings: str = ""
+    form: str | None = None
     page: str | None = None
     stops: int = 0
     looks: int = 0

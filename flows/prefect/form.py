@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flows.job.waiting import LONGEST_TEXT
 from flows.prefect.api import PrefectApi
+
+LONGEST_TEXT: Final = 2_000
+"""Characters of a name or a comment."""
 
 
 class FormAnswer(BaseModel):

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from flows.job.problem import Problem
 from flows.job.record import JobRecord, continue_hint
 from flows.job.state import JobState
-from flows.job.waiting import Waiting
 from flows.output import one_line
 from flows.prefect.api import Json
 from flows.reports.waiting import short_text
@@ -22,14 +21,15 @@ STEP_KEYS = (
 DECISION_KEYS = ("approved", "by", "when", "comment", "where")
 ERROR_KEYS = {"reference", "message", "context", "hint", "transient"}
 
-_WAITS = frozenset({JobState.WAITING, JobState.DECIDED})
 _ENDED_BADLY = frozenset({JobState.FAILED, JobState.CANCELLED})
-_GOES_ON = frozenset({JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED}) | _WAITS
+_GOES_ON = frozenset({
+    JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED, JobState.WAITING, JobState.DECIDED,
+})  # fmt: skip
 
 
 def status_of(record: JobRecord) -> Json:
     """Return the output of ``status --json``, also the content of ``job.json``."""
-    waiting, error, extraction = waiting_of(record), error_of(record), record.extraction
+    waiting, error, extraction = record.undecided, error_of(record), record.extraction
     shown = record.newest_page
     return {
         "id": record.id,
@@ -65,11 +65,6 @@ def _step(record: JobRecord) -> str | None:
     return None if record.state is JobState.COMPLETED else record.current_step
 
 
-def waiting_of(record: JobRecord) -> Waiting | None:
-    """Return where the job waits now."""
-    return record.waiting if record.state in _WAITS else None
-
-
 def _findings(record: JobRecord) -> Json | None:
     """Return what the last validation found in the data, and whether the job passed it."""
     done = [step for step in record.steps if step.state == "completed" and step.findings is not None]
@@ -88,7 +83,7 @@ def error_of(record: JobRecord) -> Problem | None:
 
 def row_of(record: JobRecord) -> Json:
     """Return a job's entry in ``job list --json``."""
-    waiting, error = waiting_of(record), error_of(record)
+    waiting, error = record.undecided, error_of(record)
     return {
         "id": record.id,
         "name": record.name,
@@ -116,7 +111,7 @@ def _reason(record: JobRecord) -> str:
     if error := error_of(record):
         said = one_line(error.message)[:80]
         return f": {said}" if said.startswith(error.reference) else f": {error.reference}, {said}"
-    if waiting := waiting_of(record):
+    if waiting := record.undecided:
         return f": {one_line(waiting.reason)[:80]}" if waiting.reason else ": waits for a decision"
     return ""
 
@@ -136,7 +131,7 @@ def text(record: JobRecord, config: str | None = None) -> str:
         lines.append(f"  {step.position} {step.name}: {step.state}{detail}")
     if record.progress and record.progress.message:
         lines.append(f"  {record.progress.message}")
-    if waiting := waiting_of(record):
+    if waiting := record.undecided:
         lines.append(short_text(record, waiting))
     for position, decision in sorted(record.decisions.items()):
         lines.append(f"  step {position} was {decision.describe(one_line)}")

@@ -28,14 +28,13 @@ from tasks.shared.stop import Stop
 
 @dataclass(frozen=True)
 class Summary:
-    """A report in short: how many stops and points to look at, its page, the digests of files and settings that it is
-    for, and its texts: ``title``, a few ``lines`` for terminal and form, the whole as ``markdown``."""
+    """A report in short: how many stops and points to look at, its page, the digest of the files that it is for, and
+    its texts: ``title``, a few ``lines`` for terminal and form, the whole as ``markdown``."""
 
     stops: int
     looks: int
     page: Path
     files: str
-    settings: str
     title: str
     lines: tuple[str, ...]
     markdown: str
@@ -150,7 +149,6 @@ def summary_of(job: Path, report: ReleaseReport) -> Summary:
         looks=report.number_of("look"),
         page=page,
         files=report.files,
-        settings=report.settings,
         title=title(report),
         lines=tuple(lines(report)),
         markdown=markdown(report, str(page)),

@@ -2,16 +2,22 @@
 
 import fcntl
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
+from flows.gate.answers import with_answer
 from flows.job.problem import Problem
 from flows.job.record import JobRecord
 from flows.job.state import JobState
-from flows.job.waiting import Answer, Decision, Waiting
+from flows.job.waiting import Answer, Decision, Shown, Waiting
+from flows.prefect.api import PrefectApi
 from flows.reports.status import row_of, status_of
 from tasks.shared.errors import NetworkError
 from tasks.shared.report import StepReport
+
+NO_API = cast("PrefectApi", None)
+"""No form was saved, so no answer is asked for."""
 
 
 def run(state_type="RUNNING", state_name=None, labels=None, **more):
@@ -26,10 +32,11 @@ def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_p
         "job.directory": str(tmp_path), "job.steps": "wait", "job.step.1": step.model_dump_json(),
         "job.waiting": waiting.model_dump_json(),
     }  # fmt: skip
-    assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.WAITING
+    record = JobRecord.of(run("RUNNING", labels=labels))
+    assert (record.state, with_answer(NO_API, record).state) == (JobState.WAITING, JobState.WAITING)
     labels["job.answer.1"] = Answer(approved=True, by="me", when="now").model_dump_json()
-    assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.DECIDED
-    labels["job.decision.1"] = Decision(approved=True, by="me", when="now").model_dump_json()
+    assert with_answer(NO_API, JobRecord.of(run("RUNNING", labels=labels))).state is JobState.DECIDED
+    labels["job.waiting"] = ""
     assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.INTERRUPTED
 
 
@@ -67,13 +74,14 @@ def ago(seconds):
 def test_what_is_written_is_what_is_read_back():
     step = StepReport(position=1, name="local_import", state="completed", files=3, resources_out=7, seconds=0.5)
     waiting = Waiting(position=2, step="wait", directory="/d", looked_at="/l", reads="/l", since="now")
+    shown = Shown(files="f", page="report.html", form="paused-2")
     decision = Decision(approved=True, comment="ok", by="me", when="now", files="f", destination={"mode": "m"})
     labels = {
         "job.steps": "local_import,wait,send",
         "job.step.1": step.model_dump_json(),
         "job.waiting": waiting.model_dump_json(),
         "job.decision.2": decision.model_dump_json(),
-        "job.form.2": "paused-2",
+        "job.shown.2": shown.model_dump_json(),
         "job.extraction.status_url": "http://h/fhir/__status/x",
         "job.extraction.job_id": "x",
     }
@@ -83,7 +91,7 @@ def test_what_is_written_is_what_is_read_back():
     assert record.current_step == "wait"
     assert record.waiting == waiting
     assert record.decisions == {2: decision}
-    assert record.forms == {2: "paused-2"}
+    assert record.shown == {2: shown}
     assert record.files == 3
     assert status_of(record)["extraction"] == {"status_url": "http://h/fhir/__status/x", "job_id": "x"}
 

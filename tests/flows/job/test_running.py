@@ -15,7 +15,7 @@ from prefect.exceptions import Pause, TerminationSignal
 from flows.job.ends import end, ending, stop_recorded
 from flows.job.inputs import JobInputs
 from flows.job.lock import LOCK
-from flows.job.record import RecordedHandle, RecordWriter, at
+from flows.job.record import RecordedHandle, RecordWriter
 from flows.job.running import RunningJob
 from flows.job.state import JobState
 from flows.pipeline import prepare
@@ -238,10 +238,3 @@ def test_a_new_job_of_a_deployment_is_checked_before_its_first_step(inputs: JobI
             prepare(deployed)
         begin(deployed, 1)
         prepare(deployed)  # it goes on: its steps check themselves
-
-
-def test_progress_and_ends_are_written_one_after_the_other(job: RunningJob) -> None:
-    assert job.writer.state is JobState.RUNNING
-    job.writer.write({at("form", 2): "key", "stopped_by": "SIGTERM"})
-    job.writer.write({at("form", 2): None})
-    assert (job.record().forms, job.record().stopped_by) == ({}, "SIGTERM")
