@@ -11,7 +11,12 @@ import click
 
 from flows.commands import complete
 from flows.commands.options import config_argument, set_option
+from flows.jobs_dir import load
 from flows.output import print_findings, print_json, print_line
+from flows.shell import command
+from tasks.shared.errors import InputError
+from tasks.shared.files.part_file import write_whole
+from tasks.shared.units import human_count
 
 _HEADING = """\
 # A configuration of Sluice. A line that begins with "#" and a letter right after it is a key that is switched off:
@@ -33,9 +38,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     """
     from config import ConfigError
     from flows.job.preflight import file_findings
-    from flows.jobs_dir import load
     from tasks.shared.step import GivenInputs
-    from tasks.shared.units import human_count
 
     loaded = load(config, overrides)
     findings = [*loaded.warnings, *file_findings(loaded.config, GivenInputs())]
@@ -77,9 +80,6 @@ def init(file: str, steps: str) -> None:
     It has just what its steps need, and a variable for every secret. Nothing is overwritten.
     """
     import config
-    from flows.shell import command
-    from tasks.shared.errors import InputError
-    from tasks.shared.files.part_file import write_whole
 
     path, names = Path(file), steps.replace(",", " ").split()
     if path.exists() or path.is_symlink():

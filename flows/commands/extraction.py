@@ -16,6 +16,7 @@ import click
 
 from flows.commands import complete
 from flows.commands.options import config_argument, set_option
+from flows.jobs_dir import load
 from flows.output import patience, print_findings, print_line
 from flows.shell import about
 from tasks.extractor.query import read_query
@@ -174,7 +175,6 @@ def prioritize(server: ExtractionServer, job_id: str, priority: str) -> Extracti
 
 @contextmanager
 def _opened(config: str, overrides: Sequence[str]) -> Iterator[ExtractionServer]:
-    from flows.jobs_dir import load
     from tasks.extractor.server import extraction_server
 
     loaded = load(config, overrides)

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from flows.commands.options import Age, config_argument, job_argument, json_option, set_option, yes_option
+from flows.job.lock import JobBusyError
 from flows.job.state import JobState
+from flows.jobs_dir import load
 from flows.output import on_terminal, patience, print_json, print_line, write
+from flows.shell import about
+from tasks.shared.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     from flows.job.record import JobRecord
@@ -40,7 +44,6 @@ def list_(config: str, as_json: bool, state: str | None, since: timedelta | None
     """
     from flows.gate.answers import with_answer
     from flows.job.find import has_any_job, opened
-    from flows.jobs_dir import load
     from flows.reports.status import row_of, table
 
     loaded = load(config, overrides)
@@ -75,10 +78,8 @@ def report(config: str, job: str, browser: bool, as_json: bool, check: bool, ove
 
     from flows.job.directory import JobDirectory
     from flows.job.find import opened
-    from flows.jobs_dir import load
     from tasks.release_report import files
     from tasks.release_report.markdown import lines
-    from tasks.shared.errors import InputError
 
     with opened(load(config, overrides)) as session:
         record = session.job(session.find(job))
@@ -116,8 +117,6 @@ def _made_again(config: str, job_id: str, overrides: tuple[str, ...]) -> JobReco
         InputError: the workers of a deployment run the job.
     """
     from flows.session import execute, taken_up
-    from flows.shell import about
-    from tasks.shared.errors import InputError
 
     with taken_up(config, job_id, overrides) as (session, record, _):
         if record.has_deployment:
@@ -141,7 +140,6 @@ def unfinished(config: str, go: bool, overrides: tuple[str, ...]) -> int:
     """
     from flows.job.find import has_any_job, opened
     from flows.job.unfinished import look
-    from flows.jobs_dir import load
 
     loaded = load(config, overrides)
     if not has_any_job(loaded):
@@ -162,7 +160,6 @@ def delete(config: str, job: str, yes: bool, overrides: tuple[str, ...]) -> int:
     """Remove a job's directory and record. Refused while the job runs or waits."""
     from flows.job.find import opened
     from flows.job.prune import remove
-    from flows.jobs_dir import load
 
     with opened(load(config, overrides)) as session:
         job_id = session.find(job)
@@ -185,10 +182,7 @@ def prune(config: str, older_than: timedelta, yes: bool, overrides: tuple[str, .
     Removes directories and records. A job that runs, waits, or is scheduled is kept.
     """
     from flows.job.find import has_any_job, opened
-    from flows.job.lock import JobBusyError
     from flows.job.prune import old_jobs, remove
-    from flows.jobs_dir import load
-    from tasks.shared.errors import StorageError
 
     loaded, code = load(config, overrides), 0
     if not has_any_job(loaded):

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deployments.sandbox.child import MISSING
 from flows.commands import complete
+from flows.job.lock import is_held
+from flows.jobs_dir import load
 from flows.output import patience, print_line
+from tasks.shared.errors import InputError, TerminalError
 
 if TYPE_CHECKING:
     from flows.prefect.address import ApiAddress
@@ -45,8 +49,6 @@ def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str,
 
     Prints "configuration: PATH" when every service answers; that file is a complete configuration.
     """
-    from deployments.sandbox.child import MISSING
-    from tasks.shared.errors import InputError
 
     try:
         from deployments.sandbox.host import SandboxOptions, run_sandbox
@@ -80,9 +82,7 @@ def start(config: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Stop it although jobs run on it.")
 def stop(config: str | None, yes: bool) -> None:
     """Stop the server. While a job runs on it, --yes is needed."""
-    from flows.job.lock import is_held
     from flows.prefect.server import home_of, stop
-    from tasks.shared.errors import TerminalError
 
     jobs_dir = _jobs_dir(config)
     running = [path.parent.name for path in jobs_dir.glob("*/.lock") if is_held(path.parent)]
@@ -118,8 +118,6 @@ def status(config: str | None) -> int:
 
 def _jobs_dir(config: str | None) -> Path:
     """Return the jobs directory of a configuration, or the default one."""
-    from flows.jobs_dir import load
-
     found = load(config).config.jobs_dir if config is not None else Path(os.environ.get("APP_JOBS_DIR") or "./jobs")
     return found.absolute()
 

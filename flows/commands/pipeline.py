@@ -18,7 +18,10 @@ from flows.commands.options import (
     server_job,
     set_option,
 )
+from flows.jobs_dir import load
 from flows.output import on_terminal, print_findings, print_json, print_line, write
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.units import human_count
 
 if TYPE_CHECKING:
     from config import Finding, LoadedConfig
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from flows.job.inputs import JobInputs
     from flows.job.record import JobRecord
     from flows.job.waiting import Answer
-    from tasks.shared.errors import SluiceError
 
 
 @click.group("pipeline")
@@ -72,8 +74,6 @@ def plan(inputs: JobInputs, wrong: Sequence[SluiceError]) -> None:
 
     Prints every finding. CRTDL and INPUT are as for start.
     """
-    from tasks.shared.units import human_count
-
     loaded = _read(inputs, wrong)
     warned = len(loaded.warnings) + len(_check(loaded, inputs))
     found = human_count(warned, "warning") + "." if warned else "All checks passed."
@@ -191,7 +191,6 @@ def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[s
     from flows.gate.answers import with_answer
     from flows.job.find import opened
     from flows.job.state import JobState
-    from flows.jobs_dir import load
     from flows.reports.status import status_of, text
 
     with opened(load(config, overrides)) as session:
@@ -201,7 +200,7 @@ def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[s
             if as_json:
                 print_json(status_of(record))
             else:
-                write(("\x1b[2J\x1b[H" if watch else "") + text(record, config) + "\n")
+                write(("\x1b[2J\x1b[H" if watch else "") + text(record) + "\n")
             if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
                 return
             time.sleep(2)
@@ -211,7 +210,6 @@ def _read(inputs: JobInputs, wrong: Sequence[SluiceError]) -> LoadedConfig:
     """Return the configuration of a new job; leave the command after all findings if it or an argument is ``wrong``."""
     from config import ConfigError
     from flows.job.preflight import file_findings
-    from tasks.shared.errors import InputError
 
     findings: list[SluiceError | Finding] = [*wrong]
     try:

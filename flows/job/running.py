@@ -167,7 +167,7 @@ class RunningJob:
         running = begun.model_copy(update={"state": "running", "started": begun.started or now()})
         self.writer.write({at("step", self.position): running})
         logger.info("step %d %s begins", self.position, context.name)
-        self.presenter.step_started(self.position, context.name)
+        self.presenter.step_started()
         with self.watch.step(self.position, context.name, context.meter):
             yield
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from flows.job.record import JobRecord, continue_command
 from flows.job.state import JobState
 from flows.prefect.artifacts import JOB
+from flows.reports.status import error_of
 from flows.reports.waiting import form_text
 from tasks.shared.markdown import code, literal
 
@@ -18,10 +19,9 @@ def page_of(record: JobRecord) -> tuple[str, str]:
     """Return the title of a job's page, and its text: state, what it waits for or what went wrong, steps, and files."""
     state = record.state
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
-    if state is JobState.WAITING and record.waiting is not None:
-        lines += ["## Waiting", "", form_text(record, record.waiting, None), ""]
-    if state in {JobState.FAILED, JobState.CANCELLED} and record.error is not None:
-        error = record.error
+    if waiting := record.undecided:
+        lines += ["## Waiting", "", form_text(record, waiting, None), ""]
+    if error := error_of(record):
         where = f"step {literal(error.step)}" if error.step else "preparation"
         lines += ["## Error", "", f"{code(error.reference)} in {where}: {literal(error.message)}", ""]
         lines += [f"{literal(said)}\n" for said in (error.context, error.hint) if said]

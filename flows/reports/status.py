@@ -18,13 +18,11 @@ STEP_KEYS = (
     "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out", "seconds",
     "requests", "retries", "details",
 )  # fmt: skip
-DECISION_KEYS = ("approved", "by", "when", "comment", "where")
+DECISION_KEYS = ("by", "when", "comment", "where")
 ERROR_KEYS = {"reference", "message", "context", "hint", "transient"}
 
 _ENDED_BADLY = frozenset({JobState.FAILED, JobState.CANCELLED})
-_GOES_ON = frozenset({
-    JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED, JobState.WAITING, JobState.DECIDED,
-})  # fmt: skip
+_GOES_ON = frozenset({JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED, JobState.WAITING, JobState.DECIDED})
 
 
 def status_of(record: JobRecord) -> Json:
@@ -35,7 +33,7 @@ def status_of(record: JobRecord) -> Json:
         "id": record.id,
         "name": record.name,
         "state": record.state.value,
-        "step": _step(record),
+        "step": record.current_step,
         "created": record.created,
         "updated": record.updated,
         "config": record.config,
@@ -53,16 +51,12 @@ def status_of(record: JobRecord) -> Json:
         ],
         "findings": _findings(record),
         "decisions": [
-            {"position": position} | {key: getattr(decision, key) or None for key in DECISION_KEYS}
-            | {"approved": decision.approved}
+            {"position": position, "approved": decision.approved}
+            | {key: getattr(decision, key) or None for key in DECISION_KEYS}
             for position, decision in sorted(record.decisions.items())
         ],
         "report": {"page": str(record.page), "stops": shown.stops, "looks": shown.looks} if shown else None,
     }  # fmt: skip
-
-
-def _step(record: JobRecord) -> str | None:
-    return None if record.state is JobState.COMPLETED else record.current_step
 
 
 def _findings(record: JobRecord) -> Json | None:
@@ -88,7 +82,7 @@ def row_of(record: JobRecord) -> Json:
         "id": record.id,
         "name": record.name,
         "state": record.state.value,
-        "step": _step(record),
+        "step": record.current_step,
         "files": record.files,
         "created": record.created,
         "error": error.reference if error else None,
@@ -101,7 +95,7 @@ def table(records: Sequence[JobRecord]) -> str:
     lines = [f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  {'AGE':12}  NAME, AND WHY IT FAILED OR WAITS"]
     for record in records:
         files = "" if record.files is None else str(record.files)
-        where = f"{record.id:36}  {record.state.value:11}  {_step(record) or '':14}  {files:>6}"
+        where = f"{record.id:36}  {record.state.value:11}  {record.current_step or '':14}  {files:>6}"
         lines.append(f"{where}  {_age(record.created):12}  {one_line(record.name)}{_reason(record)}")
     return "\n".join(lines)
 
@@ -123,8 +117,8 @@ def _age(created: str | None) -> str:
     return human_seconds(seconds) if seconds >= 0 else f"in {human_seconds(-seconds)}"
 
 
-def text(record: JobRecord, config: str | None = None) -> str:
-    """Return a job's status for a person who gave ``config``."""
+def text(record: JobRecord) -> str:
+    """Return a job's status for a person."""
     lines = [f"job {record.id}: {record.state.value}"]
     for step in record.steps:
         detail = f": {step.summary()}" if step.state == "completed" else ""

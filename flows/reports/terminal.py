@@ -60,7 +60,7 @@ class Presenter:
             self._begins.enter_context(patience("starting the run"))
             yield
 
-    def step_started(self, position: int, name: str) -> None:
+    def step_started(self) -> None:
         """Store the start of the step, so that the first plain line is printed a minute later."""
         self._begins.close()
         self._next_line = time.monotonic() + LINE_EVERY

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import webbrowser
 from pathlib import Path
 
@@ -111,9 +109,3 @@ def test_a_job_without_a_report_and_one_with_a_damaged_one_are_said(
         spoil()
         assert run(["job", "report", config, JOB]) == 2
         assert "error[no-report]" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_it_never_imports_prefect() -> None:
-    code = "import sys, flows.commands.job; sys.exit('prefect' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -30,13 +30,6 @@ from flows.prefect import server
 print(server.start(Path(sys.argv[1])).url, server.known(Path(sys.argv[1]) / ".prefect").pid)
 """
 
-LIST = """
-import sys
-import flows.run
-code = flows.run.run(["job", "list", sys.argv[1]])
-print(code, "prefect" in sys.modules)
-"""
-
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -154,15 +147,6 @@ def test_the_commands_start_show_and_stop_it(jobs: Path) -> None:
         assert sluice("server", "stop", "--yes").out == "the server is stopped\n"
     assert sluice("server", "stop").out == "no server runs\n"
     assert sluice("server", "status").code == 1
-
-
-def test_a_command_that_only_reads_does_not_import_prefect(jobs: Path) -> None:
-    server.start(jobs)
-    config = jobs.parent / "config.yaml"
-    config.write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {jobs}\n")
-    words = [sys.executable, "-c", LIST, str(config)]
-    ran = subprocess.run(words, cwd=ROOT, env=os.environ | {"PREFECT_HOME": str(jobs)}, capture_output=True, text=True)
-    assert ran.stdout.splitlines()[-1] == "0 False", ran.stderr
 
 
 def test_stop_ends_no_other_process_that_got_its_id(tmp_path: Path) -> None:

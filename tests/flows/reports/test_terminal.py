@@ -17,7 +17,7 @@ def test_a_warning_is_printed_once_at_the_start_during_or_at_the_end_of_a_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     meter, terminal = Meter(), Presenter(terminal=True, said={"at the start"})
-    terminal.step_started(5, "flattening")
+    terminal.step_started()
     for text in ("at the start", "while it runs"):
         meter.warn(text)
         terminal.progress("flattening", meter.snapshot())
@@ -34,7 +34,7 @@ def test_without_a_terminal_a_step_has_a_line_each_minute(
     now = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     meter, terminal = Meter(clock=lambda: 0.0), Presenter(terminal=True, summary_to_stderr=True)
-    terminal.step_started(1, "send")
+    terminal.step_started()
     for now in (0.0, 59.0, 60.0, 61.0, 121.0):  # noqa: B007 - the clock reads it
         meter.add(files=1)
         terminal.progress("send", meter.snapshot())
@@ -58,7 +58,7 @@ def test_a_bar_needs_a_total_and_room_and_is_not_full_while_the_step_runs() -> N
 def test_a_worker_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     silent, meter = Presenter(), Meter()
     meter.warn("while it runs")
-    silent.step_started(1, "send")
+    silent.step_started()
     silent.progress("send", meter.snapshot())
     silent.step_finished(StepReport(position=1, name="send"), again=False)
     silent.process_ends("stopped")
