@@ -25,7 +25,7 @@ from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from tests.conftest import Commands, Ran
-from tests.peers.data import grouped_person, of_patient, provenance, resource
+from tests.peers.data import grouped_person, provenance, resource
 from tests.peers.data import identified as bundle
 from tests.peers.lines import all_lines
 from tests.peers.report import document, document_of, page_of
@@ -63,7 +63,7 @@ jobs_dir: jobs
 """)
 
     def query(self, *groups: tuple[str, str, str, str]) -> None:
-        """A query and a lookup file for these groups: id, name, type, and profile; each with ``id`` and two columns."""
+        """A query and a lookup file for these groups: id, name, type, and profile; each with ``id`` and a column."""
         wanted = [
             {
                 "id": key, "name": name, "groupReference": PROFILE + profile,
@@ -76,11 +76,9 @@ jobs_dir: jobs
         (self.directory / "query.json").write_text(json.dumps(document))
         self.lookup(*dict.fromkeys((profile, kind) for _, _, kind, profile in groups))
 
-    def lookup(
-        self, *tables: tuple[str, str], columns: tuple[str, ...] = ("gender", "value.ofType(Quantity).value")
-    ) -> None:
+    def lookup(self, *tables: tuple[str, str]) -> None:
         """A lookup file with these tables: profile and type."""
-        named = [{"name": re.sub(r"\W", "_", path), "path": path} for path in columns]
+        named = [{"name": "gender", "path": "gender"}, {"name": "value", "path": "value.ofType(Quantity).value"}]
         coding = {"forEachOrNull": "code.coding", "column": [{"name": "code", "path": "code"}]}
         written = [
             {
@@ -435,32 +433,6 @@ def test_a_lookup_file_changed_before_a_continue_is_checked_and_used(sluice: Com
     assert '"sex"' in (project.job(ran) / "viewdefinitions" / "Patienten.json").read_text()
 
 
-def test_names_of_groups_groups_without_a_table_and_groups_without_resources(
-    sluice: Commands, project: FlattenProject
-) -> None:
-    project.configure("local_import, flattening")
-    project.query(
-        ("g-pat", "Größe/Labor: ä", "Patient", "pat"), ("g-cond", "Diagnosen", "Condition", "cond"),
-        ("g-two", "diagnosen", "Condition", "two"), ("g-obs", "Ohne Tabelle", "Observation", "obs"),
-        ("g-none", "Leer", "Encounter", "none"),
-    )  # fmt: skip
-    project.lookup(("pat", "Patient"), ("cond", "Condition"), ("two", "Condition"), ("none", "Encounter"))
-    lines = [grouped_person(number) for number in range(3)]
-    for line in lines:
-        found = next(each["resource"] for each in line["entry"] if each["resource"]["resourceType"] == "Condition")
-        line["entry"].append({"resource": provenance("g-two", found)})
-    project.data(a=lines)
-    ran = sluice("pipeline", "start", "config.yaml", "query.json")
-    assert ran.code == 0, ran.err
-    tables = project.tables(ran)
-    assert sorted(tables) == ["Diagnosen.csv", "Größe_Labor_ ä.csv", "Leer.csv", "diagnosen-2.csv"]
-    assert tables["Leer.csv"].count(b"\n") == 1
-    assert tables["Diagnosen.csv"] == tables["diagnosen-2.csv"]
-    assert tables["Diagnosen.csv"].count(b"\n") == 4
-    assert "Ohne Tabelle" in ran.err
-    assert "resources that belong only to groups that get no CSV: Observation 9" in ran.err
-
-
 def test_before_a_start_the_lookup_file_is_compared_with_the_query(sluice: Commands, project: FlattenProject) -> None:
     project.configure("local_import, flattening")
     project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-obs", "Labor", "Observation", "obs"))
@@ -477,44 +449,6 @@ def test_before_a_start_the_lookup_file_is_compared_with_the_query(sluice: Comma
         assert none.code == 2
         assert "error[flattening-no-views]" in none.err
     assert not list((project.directory / "jobs").glob("*-*-*"))
-
-
-@pytest.mark.parametrize("command", ["plan", "start"])
-def test_a_view_that_the_service_refuses_is_found_before_a_job(
-    sluice: Commands, project: FlattenProject, command: str
-) -> None:
-    project.configure("local_import, flattening")
-    project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-obs", "Labor", "Observation", "obs"))
-    project.data(a=[grouped_person(1)])
-    project.lookup(("pat", "Patient"), ("obs", "Observation"), columns=("gender", "value.ofType("))
-    found = sluice("pipeline", command, "config.yaml", "query.json")
-    assert found.code == 2
-    assert found.err.count("error[flattening-view]") == 1
-    assert "group Labor" in found.err
-    assert f"table {PROFILE}obs" in found.err
-    assert "answered 500: " in found.err
-    assert not list((project.directory / "jobs").glob("*-*-*"))
-
-
-@pytest.mark.slow
-def test_data_of_a_directory_without_provenance_is_routed_by_profile_and_type(
-    sluice: Commands, project: FlattenProject
-) -> None:
-    project.configure("local_import, flattening")
-    project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-obs", "Labor", "Observation", "obs"))
-    profiled: Json = {"meta": {"profile": [PROFILE + "obs"]}, "valueQuantity": {"value": 7}}
-    project.data(
-        core=[resource("Organization", "o")],
-        plain=[resource("Patient", "p1", gender="male"), of_patient("Observation", "o1", "p1", **profiled)],
-    )
-    ran = sluice("pipeline", "start", "config.yaml", "query.json")
-    assert ran.code == 0, ran.err
-    assert project.tables(ran) == {
-        "Labor.csv": b"id,patient,value_ofType_Quantity__value\no1,Patient/p1,7\n",
-        "Patienten.csv": b"id,gender\np1,male\n",
-    }
-    assert "because no Provenance names them: 3" in ran.err
-    assert "resources that belong to no group: Organization 1" in ran.err
 
 
 @pytest.mark.slow

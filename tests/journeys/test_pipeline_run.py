@@ -46,23 +46,13 @@ def test_a_continue_says_which_job_it_took(sluice, project):
     assert f"job {job}" in as_json.err.splitlines()
 
 
-def test_status_json_never_leaves_a_key_out(sluice, project):
+def test_a_job_is_found_by_its_beginning_and_listed_by_state_and_age(sluice, project):
     job = sluice("pipeline", "start", "config.yaml").job
     status = sluice.status(job)
-    assert set(status) == {
-        "id", "name", "state", "step", "created", "updated", "config", "directory", "crtdl", "extraction", "steps",
-        "progress", "waiting", "error", "warnings", "findings", "decisions", "report",
-    }  # fmt: skip
     assert re.fullmatch(r"config \d{4}-\d\d-\d\d \d\d:\d\d", status["name"])
     for same in (job[:4], job[:13].upper(), "latest"):
         assert sluice.status(same)["id"] == job
-    assert set(status["waiting"]) == {"step", "directory", "reason"}
     assert [key for key in ("extraction", "progress", "error", "findings", "report") if status[key] is not None] == []
-    for step in status["steps"]:
-        assert set(step) == {
-            "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out", "seconds",
-            "requests", "retries", "details",
-        }  # fmt: skip
     (listed,) = json.loads(sluice("job", "list", "config.yaml", "--json").out)
     ours = ["--state", listed["state"], "--since", "1h"]
     assert json.loads(sluice("job", "list", "config.yaml", "--json", *ours).out) == [listed]
@@ -70,7 +60,6 @@ def test_status_json_never_leaves_a_key_out(sluice, project):
         assert sluice("job", "list", "config.yaml", *others).out == "no such jobs\n"
     told = sluice("-v", "job", "list", "config.yaml").err
     assert re.search(r"^POST http://\S+/flow_runs/filter: 200, ", told, re.MULTILINE)
-    assert set(listed) == {"id", "name", "state", "step", "files", "created", "error", "waiting"}
     assert listed["id"] == job
 
 
@@ -193,21 +182,6 @@ def test_from_a_step_is_refused_for_a_cancelled_job_and_behind_open_steps(sluice
     assert sluice("pipeline", "continue", "config.yaml", job, "--reject").code == 0
     cancelled = sluice("pipeline", "continue", "config.yaml", job, "--from", "1", "--yes")
     assert (cancelled.code, "error[job-cancelled]" in cancelled.err) == (1, True)
-
-
-def test_all_findings_of_the_preflight_are_told_together_before_a_job_exists(sluice, project):
-    (project / "empty").mkdir()
-    ran = sluice("pipeline", "start", "config.yaml", "--dir", "empty", "--set", "services.send.url=http://127.0.0.1:9")
-    assert ran.code == 2
-    assert ran.err.count("error[") == 2
-    assert ran.out == ""
-    assert not (project / "jobs").exists()
-
-
-def test_a_preflight_with_nothing_but_unreachable_services_is_exit_code_3(sluice, project):
-    ran = sluice("pipeline", "start", "config.yaml", "--set", "services.send.url=http://127.0.0.1:9")
-    assert ran.code == 3
-    assert not (project / "jobs").exists()
 
 
 @pytest.mark.slow

@@ -45,11 +45,10 @@ def held(services: Services) -> list[bytes]:
 
 
 @pytest.fixture
-def services(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Services]:
+def services(tmp_path: Path) -> Iterator[Services]:
     """Yield the three services that such a run talks to, by the name of their block."""
-    options: dict[str, bool] = getattr(request, "param", {})
     with sandboxed(
-        validation=validation_service(), pseudonymizer=pseudonymization_service(**options),
+        validation=validation_service(), pseudonymizer=pseudonymization_service(),
         send=fhir_service(state=tmp_path / "fhir-state"),
     ) as served:  # fmt: skip
         yield served
@@ -198,19 +197,6 @@ def test_the_record_has_findings_by_severity_type_and_message_code_only(
     assert "code-invalid Value_Code" in found["codes"]
     assert [trace for trace in (FAMILY, LEAK, "p99") if trace in page + status] == []
     assert shown(project, ran.job, ran.out, ran.err) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("services", [{"ignores_config": True}], indirect=True)
-def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
-    sluice: Commands, project: PseudonymizeProject, services: Services
-) -> None:
-    ran = sluice("pipeline", "start", "config.yaml")
-    assert ran.code == 2, ran.err
-    assert "error[pseudonymizer-too-old]" in ran.err
-    assert "2.34.0" in ran.err
-    assert len(services["pseudonymizer"].posts()) == 1
-    assert held(services) == []
 
 
 @pytest.mark.slow

@@ -120,16 +120,6 @@ def test_corrected_data_opens_the_gate(sluice: Commands, checked: Path, fhir: Fh
 
 
 @pytest.mark.slow
-def test_a_validation_service_that_fails_is_no_finding(
-    sluice: Commands, checked: Path, service: ScriptedServer
-) -> None:
-    service.script = lambda seen: None if b"sluiceProbe" in seen.body or not seen.body else Reply(503)
-    ran = sluice("pipeline", "start", "config.yaml")
-    assert ran.code == 3, ran.err
-    assert "validation-findings" not in ran.err
-
-
-@pytest.mark.slow
 def test_corrections_after_an_approval_are_approved_and_validated_before_they_are_sent(
     sluice: Commands, checked: Path, fhir: Fhir
 ) -> None:

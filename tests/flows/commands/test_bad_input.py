@@ -231,15 +231,6 @@ def test_a_url_with_404_is_found_before_a_job_exists_without_its_query(sluice, p
     no_job(sluice, place)
 
 
-def test_a_url_whose_host_does_not_answer_is_exit_code_3(sluice, place):
-    download(place, f"http://127.0.0.1:{closed_port()}/x.ndjson?token={CANARY}")
-    ran = sluice("pipeline", "start", "config.yaml")
-    assert ran.code == 3, ran.err
-    assert "hint: " in ran.err
-    quiet(ran)
-    no_job(sluice, place)
-
-
 def test_a_mended_file_is_imported_by_continue(sluice, place):
     (place / "data" / "bad.ndjson").write_bytes(GOOD + b'{"family": ' + CANARY.encode())
     ran = sluice("pipeline", "start", "config.yaml")
