@@ -1,4 +1,4 @@
-"""Keys of earlier shapes (docs/configuration.md): accepted with a warning. And aether's names, for hints."""
+"""Deprecated keys, accepted with a warning (docs/configuration.md), and the names of keys in aether, for hints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OAUTH2 = ("oauth_issuer_uri", "oauth_client_id", "oauth_client_secret")
 _EXTRACTOR, _AUTH = "services.extractor", "services.extractor.auth"
 _FLAT = {f"{_EXTRACTOR}.{name}": f"{_AUTH}.{name}" for name in (*BASIC, *OAUTH2)}
 _UNITS = {"extraction_timeout_minutes": "m", "polling_interval_seconds": "s", "max_polling_interval_seconds": "s"}
-"""Older integer keys of the extractor, each with the unit of its number."""
+"""Deprecated integer keys of the extractor → unit of the number."""
 _LINE_SIZE = "pipeline.max_ndjson_line_size_mb"
 
 DEPRECATED = {
@@ -25,7 +25,7 @@ DEPRECATED = {
     **{f"{_EXTRACTOR}.{name}": f"{_EXTRACTOR}.{name.rpartition('_')[0]}" for name in _UNITS},
     _LINE_SIZE: "limits.max_line_mb",
 }
-"""Every deprecated key with the key that replaces it."""
+"""Deprecated key → key that replaces it."""
 
 _RENAMED = {
     "crtdl_preprocessing": "services.crtdl_preprocessing",
@@ -37,17 +37,17 @@ _RENAMED = {
     "services.csv_conversion": "services.flattening",
     "services.parquet_conversion": "services.flattening",
 }
-"""Names of aether's configuration, and those of today."""
+"""Key or block of aether's configuration → its name here."""
 
 
 def name_of_today(key: str) -> str | None:
-    """Return the name of today for a key or block of aether's configuration."""
+    """Return the name here of a key or block of aether's configuration; ``None`` for any other name."""
     renamed = ((old, new) for old, new in _RENAMED.items() if f"{key}.".startswith(f"{old}."))
     return next((new + key.removeprefix(old) for old, new in renamed), None)
 
 
 def translate(table: dict[str, Given]) -> Iterator[Finding]:
-    """Put the values of deprecated keys under the keys of today; yield a warning for each, and what cannot be."""
+    """Move the values of deprecated keys to the current keys; yield a warning for each, and an error for a conflict."""
     flat = [key.rpartition(".")[2] for key in table if key in _FLAT]
     if flat and (block := next((one for key, one in table.items() if key.startswith(f"{_AUTH}.")), None)):
         message = f"the auth block is used together with the deprecated flat keys ({', '.join(flat)})"

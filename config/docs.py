@@ -1,6 +1,6 @@
-"""The JSON Schema for editors and the table of all keys, both from pydantic's own schema.
+"""Generate the JSON Schema for editors and the table of all keys from pydantic's own schema.
 
-Both are checked in, and a test compares. After a change of the models run ``python -m config.docs``.
+Both are checked in, and a test compares them. After a change of the models run ``python -m config.docs``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPES = {"uri": "URL", "password": "secret", "path": "path", "integer": "int", 
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the file. Rules that join keys, and what a ``${VAR}`` holds, are the loader's."""
+    """Return the JSON Schema of the file. Only the loader checks rules about several keys, and values of ``${VAR}``."""
     schema = PipelineConfig.model_json_schema(by_alias=False) | {"title": "Sluice pipeline configuration"}
     for model in (schema, *schema["$defs"].values()):
         for name, key in model.get("properties", {}).items():

@@ -1,6 +1,6 @@
-"""The enrichment rules that apply: inline ones, or those of the external JSON file (docs/configuration.md).
+"""The enrichment rules: inline ones, or those of the external JSON file (docs/configuration.md).
 
-The file has camelCase names. ``linkedGroups`` is read there, too: both describe the same rule.
+The file has the same keys in camelCase, and ``addGroupIfNotExists`` as a short form of ``createIfNotExists``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _FileRule(EnrichmentRule):
         return self
 
     def rule(self) -> EnrichmentRule:
-        """Return the rule in the inline form; the short form names the group after its profile's last segment."""
+        """Return the inline form. ``addGroupIfNotExists`` names the group after the last segment of its profile."""
         create = self.create_if_not_exists
         if self.add_group_if_not_exists:
             profile = self.group_reference.partition("|")[0].rstrip("/")

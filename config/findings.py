@@ -1,7 +1,7 @@
 """Findings: the problems of a configuration, collected and raised together.
 
-A finding never quotes a value: it may be a secret that stands in the wrong place. Exceptions are durations, names of
-files that were read, and URLs that were checked to hold no credentials.
+A finding never quotes a value, which may be a secret in the wrong place. The exceptions are durations, names of files
+that were read, and URLs that were checked to hold no credentials.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from config.types import nearest, shown
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem: a stable ``reference``, the key path it is about, and the source that gave the value."""
+    """One problem: a stable ``reference``, the path of the ``key``, and ``where`` its value was set."""
 
     reference: str
     key: str
@@ -60,12 +60,12 @@ _MESSAGES = {
     "enum": ("invalid-choice", "must be {expected}"),
     "literal_error": ("invalid-choice", "must be {expected}"),
 }
-"""Errors of pydantic, with our reference and words; fields in braces are those of its context."""
+"""Type of a pydantic error → our reference and message. Fields in braces come from the context of the error."""
 _OTHER = "has a value of the wrong kind"
 
 
 def of_pydantic(error: ValidationError, names: Iterable[str] = ()) -> Iterator[Finding]:
-    """Yield each error of pydantic as a finding. ``names`` are those that an unknown key may have meant."""
+    """Yield each error of pydantic as a finding. The hint for an unknown key is taken from ``names``."""
     for detail in error.errors(include_url=False, include_input=False):
         context: dict[str, Any] = detail.get("ctx") or {}
         kind = detail["type"]

@@ -1,6 +1,6 @@
-"""Load the configuration: flags over ``APP_*`` over the file over defaults, with every error found at once.
+"""Load the configuration, and find all errors at once. Flags override ``APP_*`` variables, and these the file.
 
-All sources become one flat table, key → text and origin; the union of dicts is the precedence.
+Each source gives a flat table, key → value and origin. The tables are merged in the order of precedence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STEPS = "pipeline.enabled_steps"
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A valid configuration, its file, its warnings, and where each value that is no default came from."""
+    """A valid configuration, its file, its warnings, and the source of each value that is not a default."""
 
     config: PipelineConfig
     path: Path
@@ -38,7 +38,7 @@ class LoadedConfig:
     given: Mapping[str, Given] = field(repr=False)
 
     def effective(self) -> Iterator[tuple[str, str, str]]:
-        """Yield every key, its value as text (secrets masked, empty when not set) and the source it came from."""
+        """Yield every key, its value as text (secrets masked, empty if not set) and the source of the value."""
         for key in keys():
             one = self.given.get(key)
             unset = f" ({one.broken} is not set, and no enabled step needs it)" if one and one.broken else ""
@@ -87,7 +87,7 @@ def _steps(given: Given | None, environ: Mapping[str, str]) -> tuple[str, ...] |
 def _expanded(
     given: Mapping[str, Given], steps: Sequence[str], environ: Mapping[str, str], findings: list[Finding]
 ) -> Iterator[tuple[str, Given]]:
-    """Yield what is set, with ``${VAR}`` replaced. A variable of a step that is not enabled may be missing."""
+    """Yield the keys that are set, with ``${VAR}`` replaced. Variables of a step that is not enabled may be missing."""
     for key, one in given.items():
         value, unset = _expand(one, environ)
         if not unset and value in (None, ""):

@@ -1,6 +1,6 @@
-"""The rules that join several keys: steps, required keys, auth, named files, what is insecure.
+"""Rules about several keys: steps, required keys, auth, the enrichment file, insecure settings.
 
-Each rule yields findings. ``check`` works on the flat table, so its findings appear beside those of the models.
+Each rule yields findings. ``check`` needs no valid models, so its findings are reported together with theirs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _REQUIRED_BY_MODE = {
     SendMode.S3_UPLOAD: ("s3.bucket", "s3.region", "s3.access_key_id", "s3.secret_access_key"),
 }
 _ADDRESSES = {"extractor": "base_url", "pseudonymizer": "url", "send": "url"}
-"""The key of the URL to which the credentials of a step's ``auth`` block go."""
+"""Step → key of the URL that gets the credentials of its ``auth`` block."""
 
 
 def check(given: Collection[str], values: Mapping[str, Any], steps: Sequence[str] | None) -> Iterator[Finding]:
-    """Yield the errors of the keys together.
+    """Yield the errors of combinations of keys.
 
-    ``given`` are the keys that some source gives, ``values`` those with a usable text; ``steps`` is ``None`` if the
-    list of steps cannot be used, which is a finding of its own.
+    ``given`` are the keys that are set, ``values`` the values without missing variables. ``steps`` is ``None`` if the
+    list of steps cannot be read, which is a finding of its own.
     """
     if steps is not None:
         yield from _step_order(steps)
@@ -102,7 +102,7 @@ def _auth(block: str, given: Collection[str], values: Mapping[str, Any]) -> Iter
 
 
 def check_files(config: PipelineConfig) -> Iterator[Finding]:
-    """Yield the errors of the files that the configuration itself reads; the other ones belong to steps."""
+    """Yield the errors of the enrichment file. The steps check the other files."""
     if config.pipeline.requires_crtdl:
         try:
             enrichment_rules(config.services.crtdl_preprocessing)
@@ -111,7 +111,7 @@ def check_files(config: PipelineConfig) -> Iterator[Finding]:
 
 
 def check_parts(config: PipelineConfig) -> Iterator[Finding]:
-    """Yield the errors of steps in parts."""
+    """Yield the errors of ``pipeline.parts``."""
     parts = config.pipeline.parts
     for step in IN_PARTS if parts > 1 else ():
         requests = attrgetter(step)(config.services).max_concurrent_requests
@@ -125,7 +125,7 @@ def check_parts(config: PipelineConfig) -> Iterator[Finding]:
 
 
 def warnings(config: PipelineConfig) -> Iterator[Finding]:
-    """Yield warnings of what is insecure."""
+    """Yield warnings about insecure settings."""
     if config.tls.insecure_skip_verify:
         message = "TLS certificates are not verified: anyone on the network can read and change the data"
         hint = "for development and testing only; name the server's CA in tls.ca_cert_path instead"
@@ -139,6 +139,6 @@ def warnings(config: PipelineConfig) -> Iterator[Finding]:
 
 
 def _is_exposed(url: str | None) -> bool:
-    """Return whether a URL goes over plain HTTP to another machine."""
+    """Return whether a URL is plain HTTP to another machine."""
     parts = urlsplit(url or "")
     return parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}

@@ -1,6 +1,6 @@
-"""The sources of values: the file, the environment, the flags. Each gives one flat table, key → text and origin.
+"""Read the sources of values: the file, the environment, the flags. Each gives a flat table, key → ``Given``.
 
-Scalars stay text, also in the file, so each type is read in one place: its model.
+Scalars stay text, also those of the file; only the models convert them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NULL = {"", "~", "null", "Null", "NULL"}
 class Given:
     """A value as a source gives it: text, a list or mapping of texts, or ``None`` for "not set".
 
-    ``where`` names the source for a person. ``literal``: ``${VAR}`` is not replaced. ``broken`` names the variables
-    that are not set, because of which the value cannot be used.
+    ``where`` names the source for a person. ``literal``: ``${VAR}`` is not replaced. ``broken`` names variables of the
+    value that are not set, so that it cannot be used.
     """
 
     value: Any = field(repr=False)
@@ -40,7 +40,7 @@ class Given:
 
 
 def read_environment(environ: Mapping[str, str], findings: list[Finding]) -> Iterator[tuple[str, Given]]:
-    """Yield what ``APP_*`` variables give. An empty one counts as unset; one that names no key gets a warning."""
+    """Yield the values of ``APP_*`` variables. An empty one counts as unset; one that names no key gets a warning."""
     names = {variable(key): key for key in (*keys(), *DEPRECATED)}
     for name, text in environ.items():
         if name in names and text:
@@ -53,7 +53,7 @@ def read_environment(environ: Mapping[str, str], findings: list[Finding]) -> Ite
 
 
 def read_flags(overrides: Sequence[str], findings: list[Finding]) -> Iterator[tuple[str, Given]]:
-    """Yield what the ``KEY=VALUE`` texts of ``--set`` give."""
+    """Yield the values of ``--set KEY=VALUE``."""
     for number, override in enumerate(overrides, start=1):
         key, equals, text = override.partition("=")
         if not equals or not key:
@@ -70,7 +70,7 @@ def read_flags(overrides: Sequence[str], findings: list[Finding]) -> Iterator[tu
 
 
 def read_file(path: Path, findings: list[Finding]) -> Iterator[tuple[str, Given]]:
-    """Yield what the file gives. Raises ``ConfigError`` if it cannot be read or is no YAML mapping."""
+    """Yield the values of the file. Raises ``ConfigError`` if it cannot be read or is no YAML mapping."""
     text = _text_of(path)
     try:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
@@ -99,7 +99,7 @@ def _block(node: yaml.MappingNode, block: str, path: Path, findings: list[Findin
 
 
 def _entries(node: yaml.MappingNode, path: str, findings: list[Finding]) -> Iterator[tuple[str, yaml.Node, int]]:
-    """Yield the path, value and line of each entry; report keys that are there twice."""
+    """Yield the path, value and line of each entry; add a finding for a repeated key."""
     lines: dict[str, int] = {}
     for name, value in node.value:
         if not isinstance(name, yaml.ScalarNode):
@@ -113,7 +113,7 @@ def _entries(node: yaml.MappingNode, path: str, findings: list[Finding]) -> Iter
 
 
 def _plain(node: yaml.Node, path: str, findings: list[Finding]) -> Any:
-    """Return a node as texts in lists and mappings; ``None`` for null."""
+    """Return the value of a node: text, or a list or mapping of texts; ``None`` for null."""
     if isinstance(node, yaml.MappingNode):
         entries = _entries(node, path, findings)
         return {key.removeprefix(f"{path}."): _plain(value, key, findings) for key, value, _ in entries}
@@ -167,7 +167,7 @@ def _text_of(path: Path) -> str:
 
 
 def _place(path: Path, text: str, error: Exception) -> str:
-    """Return the file and line of an error of YAML. Its message may quote the file, so it is not used."""
+    """Return the file and line of a YAML error. Its message is not used, because it may quote the file."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     position = getattr(error, "position", None)  # of a character that YAML does not allow
     line = mark.line if mark else text.count("\n", 0, position) if isinstance(position, int) else None

@@ -11,7 +11,7 @@ from config.types import Text, nearest, problem, read_list
 
 IMPORTS = ("extractor", "local_import", "http_import")
 STEPS = (*IMPORTS, "pseudonymizer", "wait", "flattening", "send", "validation")
-"""Every step. The keys of one, if it has any, are in ``services.<name>``."""
+"""All steps. The keys of a step are in ``services.<step>``."""
 
 NEED_CRTDL = ("extractor", "flattening")
 MAY_REPEAT = ("wait", "validation")

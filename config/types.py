@@ -1,6 +1,6 @@
-"""Types of values: how each is read from text, and what it refuses.
+"""Types of values: each is read from text, or refused with a message that never quotes the value.
 
-Every source gives text, so the same text means the same everywhere. Messages never quote the value.
+All sources give text, so the same text means the same in each of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConfigBlock(BaseModel):
 
 
 def problem(reference: str, message: str, hint: str | None = None) -> PydanticCustomError:
-    """Return an error for a reader to raise; it becomes a finding with the same reference, message and hint."""
+    """Return an error that a validator can raise. It becomes a finding with this reference, message and hint."""
     # The texts travel in the context because a template would treat their braces as fields.
     return PydanticCustomError(reference, "{message}", {"message": message, "hint": hint or ""})
 
@@ -113,7 +113,7 @@ def _read_header_name(text: str) -> str:
 
 
 def or_else(default: Any) -> AfterValidator:
-    """Return what makes zero select ``default``."""
+    """Return a validator that replaces zero by ``default``."""
     return AfterValidator(lambda value: value or default)
 
 
@@ -155,7 +155,7 @@ def shown(value: Any) -> str:
         case timedelta():
             return str(to_jsonable_python(value))
         case Path() if not value.is_absolute() and not str(value).startswith("."):
-            return f"./{value}"  # one sees that it starts at the working directory
+            return f"./{value}"  # shows that it is relative to the working directory
         case (ConfigBlock(), *_):
             return f"{len(value)} rule{'s' if len(value) > 1 else ''}"
         case tuple():
