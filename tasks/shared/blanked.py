@@ -1,7 +1,7 @@
-"""Replace credentials in what is kept of an answer (docs/services.md): some services and gateways echo requests.
+"""Replace credentials in stored answers (docs/services.md): some services and gateways echo requests.
 
-The values of ``Authorization`` and ``Proxy-Authorization`` are known by their form. What this process remembers, in
-memory only, are the secrets of the configuration, passwords of proxies, and keys of anonymization rules.
+Values of ``Authorization`` and ``Proxy-Authorization`` are recognized by their form. The other credentials are
+remembered, in memory only: secrets of the configuration, passwords of proxies, and keys of anonymization rules.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from pydantic import BaseModel, SecretStr
 MARK: Final = b"[blanked]"
 
 LEAST: Final = 4
-"""Characters of a secret that is replaced: a shorter one is found in too much that is none."""
+"""Characters of the shortest secret that is replaced: a shorter text occurs in too many other places."""
 
 _SENT: Final = re.compile(rb"\b(Basic|Bearer) +[\w.~+/=-]+|\beyJ[\w-]+\.[\w-]+\.[\w-]*", re.IGNORECASE)
-"""What an ``Authorization`` looks like, and a token alone."""
-
+"""Matches the value of an ``Authorization`` header, and a JSON Web Token alone."""
 
 _secrets: frozenset[bytes] = frozenset()
 
@@ -37,20 +36,20 @@ def remember(model: BaseModel) -> None:
 
 
 def remember_text(value: str) -> None:
-    """Remember a secret, also as a form spells it."""
+    """Remember a secret, as it is and form-encoded."""
     global _secrets
     if len(value) >= LEAST:
         _secrets |= {value.encode(), quote_plus(value).encode()}
 
 
 def blanked(data: bytes) -> bytes:
-    """``data`` as it may be kept: with ``MARK`` for every secret of this process, the longest first."""
+    """Return ``data`` with ``MARK`` in place of each remembered secret and each ``Authorization`` value."""
     for secret in sorted(_secrets, key=len, reverse=True):
         data = data.replace(secret, MARK)
     return _SENT.sub(MARK, data)
 
 
 def forget() -> None:
-    """Forget everything."""
+    """Forget all secrets."""
     global _secrets
     _secrets = frozenset()

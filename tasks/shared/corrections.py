@@ -1,7 +1,7 @@
-"""Corrected files at a ``wait``: where a person puts them, and which are taken.
+"""Corrected files at a ``wait``: their directory, and which files in it the next step reads.
 
-``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
-data files, else what the wait looked at. The step reads them, the job looks at their names before anything is decided.
+The directory ``<source>_wait/`` is empty at first. If a person puts data files there, the next step reads them instead
+of the source. The job checks their names before it judges an answer; the ``wait`` step then checks their content.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def looked_at(directory: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make the directory for corrected files: once the wait is in the record, and again when somebody removed it.
+    """Make the directory for corrected files, unless it exists.
 
     Raises:
         StorageError: it cannot be made.
@@ -38,7 +38,7 @@ def make_directory(directory: Path) -> None:
 def corrected_files(directory: Path, *, tables: bool) -> list[Path]:
     """Return the corrected files in a wait directory. Only names are read.
 
-    Files that would be ignored are errors: they were meant to be read, and the old data would be used.
+    Any other file is an error: the next step would ignore it and use the old data.
 
     Raises:
         DataError: ``wait-foreign-files``, ``name-clash``.

@@ -1,4 +1,4 @@
-"""The errors of the pipeline: their classes say whether trying again later can help, and give the exit code.
+"""The errors of the pipeline. The class tells the exit code, and whether a later attempt can succeed.
 
 Every error has a kebab-case ``reference``, the ``operation`` it happened in, the HTTP ``status`` if any,
 and a ``hint`` that says what to do. No message quotes a payload, an identifier of a person or a secret: foreign
@@ -28,7 +28,7 @@ class SluiceError(Exception):
     transient: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
     answer: Any = None
-    """The ``Answer`` that caused it; ``str`` and ``repr`` do not show it, because services put patient data there."""
+    """The ``Answer`` that caused the error. ``str`` and ``repr`` do not show it: it may quote patient data."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SluiceError(Exception):
 
     @property
     def answered(self) -> int | None:
-        """Return the status of the service's own answer; ``status`` may also be an OAuth issuer's or a proxy's."""
+        """Return the status that the service answered, or ``None``. ``status`` may be of an OAuth issuer or a proxy."""
         return self.answer.status if self.answer is not None and self.operation != TOKEN_OPERATION else None
 
     def made_from(self, answer: Any) -> Self:
@@ -69,7 +69,7 @@ class SluiceError(Exception):
 
 
 def shown(text: str, most: int = 60) -> str:
-    """Return typed text for an error message: on one line, printable, at most ``most`` characters."""
+    """Return text that a person typed for an error message: printable, on one line, cut after ``most`` characters."""
     return text if text.isprintable() and len(text) <= most else f"{text[:most]!a}" + ("…" if len(text) > most else "")
 
 
@@ -118,7 +118,7 @@ class StorageError(TerminalError):
 
 
 class DiskFullError(StorageError):
-    """No space is left. The job goes on when there is some (exit code 3)."""
+    """No space is left. The job can be continued once there is space again."""
 
     transient = True
     exit_code = 3
@@ -129,7 +129,7 @@ class ReconciliationError(TerminalError):
 
 
 class GateError(TerminalError):
-    """The validation gate is closed: the data has errors, and the configuration says to stop there."""
+    """A check of the data found something at which the configuration says to stop."""
 
     exit_code = 5
 
@@ -171,7 +171,7 @@ def storage_error(error: OSError, path: Path) -> StorageError:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Within, an error of the file system is a ``StorageError`` about ``path``."""
+    """Raise an ``OSError`` of the block as a ``StorageError`` about ``path``."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,9 @@
 """Work on files: the file is the unit of work and of resumption (docs/decisions/06-file-is-the-unit.md).
 
 A file is finished in this order: its output is on disk as ``.part``, the record ``.done/<position>/<base name>.json``
-is written, the output gets its final name. So after a kill at any moment a file with a matching record is never done
-again, and one without is done from its beginning. A record matches when the input is the same (``identity``) and so is
-everything the result depends on (``terms``).
+is written, the output gets its final name. So after a kill at any moment, files with a matching record are not
+processed again, and all others are processed from their beginning. A record matches if the input (``identity``) and
+everything else that the result depends on (``terms``) are unchanged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tasks.shared.files.data_directory import CORE, base_name
 from tasks.shared.files.part_file import PART, PartFile, part_of, publish, write_whole
 
 DONE: Final = ".done"
-"""Directory of the records, below the job's."""
+"""Directory of the records, below the job directory."""
 
 
 class Done(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Record of a finished file. ``counts`` and ``tallies`` (counts by path, system, …) are the step's own; its report
-    is their sum. ``output`` is the name of the file it wrote, with ``size`` in bytes and ``sha256`` as stored.
+    """Record of a finished file. Each step has its own ``counts`` and ``tallies`` (counts by path, system, …); its
+    report is the sum of its records. ``output`` names the written file; ``size`` (bytes) and ``sha256`` are as stored.
     """
 
     file: str
@@ -56,8 +56,8 @@ def core_first(bases: Iterable[str]) -> list[str]:
 class FileWork:
     """The finished and unfinished files of one step of a job. ``finish`` is safe to call from several threads.
 
-    ``output`` is the directory of the step's data files; ``None`` when a file leaves no other trace than its record.
-    ``stem`` returns the base name of the input of an output file.
+    ``output`` is the directory that the step writes to; ``None`` if it writes only records. ``stem`` turns the name of
+    an output file into the base name of its input.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class FileWork:
         self._stem = stem
         self._known: dict[str, Done] = {}
         self.again: list[str] = []
-        """Base names of files that were finished before, and are to be done again: input or terms have changed."""
+        """Base names of finished files that must be processed again, because their input or the terms have changed."""
 
     def begin(self, inputs: Mapping[str, str], only: Collection[str] | None = None) -> list[str]:
-        """Return the base names that are to be done, ``core`` first; ``inputs`` is base name → identity.
+        """Return the base names of unfinished files, ``core`` first; ``inputs`` is base name → identity.
 
-        With ``only`` (a part of the files, while others do the rest) no other file is touched. Without it, outputs,
-        parts and records that belong to no input are removed. Raises ``StorageError``.
+        With ``only`` (base names), other files are left alone: other processes work on them. Without it, outputs, parts
+        and records that belong to no input are removed. Raises ``StorageError``.
         """
         with storage_errors(self._records):
             self._records.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class FileWork:
         return [self._known[base] for base in core_first(self._known)]
 
     def _settle(self, base: str, identity: str, known: Done | None, stored: Mapping[str, list[Path]]) -> bool:
-        """Return whether a file is finished; remove what is left of one that is not."""
+        """Return whether a file is finished; remove the remains of an unfinished one."""
         if known is not None:
             if (known.identity, known.terms) != (identity, self._terms):
                 self.again.append(base)
@@ -172,8 +172,8 @@ def records_of(job_dir: Path, position: int) -> Path:
 
 
 def read_records(directory: Path, known: Collection[str] = ()) -> list[Done]:
-    """Return the records in a directory without the ``known`` files; none when it is missing. A damaged one is a file
-    that is not done."""
+    """Return the records in a directory, except those of ``known`` files; none if the directory is missing. A damaged
+    record is removed, so its file counts as unfinished."""
     found = []
     for path in sorted(path for path in directory.glob("*.json") if path.stem not in known):
         try:
@@ -184,14 +184,14 @@ def read_records(directory: Path, known: Collection[str] = ()) -> list[Done]:
 
 
 def identities(files: Iterable[Path], records: Path | None) -> dict[str, str]:
-    """Return base name → identity of input files: the SHA-256 in the record of the step that wrote the file, else its
-    path, size and time (corrected files of a ``wait``). Raises ``StorageError``."""
+    """Return base name → identity of input files. It is the SHA-256 in ``records``, those of the step that wrote the
+    files; for corrected files of a ``wait`` it is ``stat_identity``. Raises ``StorageError``."""
     written = {done.output: done.sha256 for done in read_records(records)} if records is not None else {}
     return {base_name(path.name): written.get(path.name) or stat_identity(path) for path in files}
 
 
 def stat_identity(path: Path) -> str:
-    """Return the identity of a file whose content is not known: path, size and time. Raises ``StorageError``."""
+    """Return a digest of path, size and modification time of a file. Raises ``StorageError``."""
     with storage_errors(path):
         facts = path.stat()
     return digest(str(path), str(facts.st_size), str(facts.st_mtime_ns))

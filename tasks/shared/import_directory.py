@@ -1,4 +1,4 @@
-"""What the three import steps share: the directory, what a finished file is recorded as, and the report of the step."""
+"""Code of all three import steps: the directory, the record of a finished file, and the report of the step."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
 IMPORT: Final = "import"
-"""Name of the directory."""
+"""Directory of the imported files, below the job directory."""
 
-# Measured: 3-4x on the fastest level, 4-5x on the default one. The cautious end of each.
+# Measured: files shrink 3-4x on the fastest level, 4-5x on the default one. Both values overestimate the space.
 _SHRINKS: Final = 3
 _GROWS: Final = 5
 
 
 def stored_size(size: int, name: str, compression: CompressionConfig) -> int:
-    """Return about how many bytes a file of ``size`` takes in the job."""
+    """Return an estimate of the bytes that a file of ``size`` bytes takes in the job."""
     if name.lower().endswith(".zst"):
         return size if compression.enabled else size * _GROWS
     return size // _SHRINKS if compression.enabled else size
 
 
 def import_work(context: StepContext) -> FileWork:
-    """Return the file work of an import: what is finished depends on its source alone."""
+    """Return the file work of an import. It has no terms: a result depends on its source alone."""
     return FileWork(context.job_dir, context.position, context.job_dir / IMPORT)
 
 
 def imported(job_dir: Path | None) -> list[Done]:
-    """Return the records of the files that a job has imported: an import is its first step."""
+    """Return the records of the first step, which is the import; none without a job."""
     return read_records(records_of(job_dir, 1)) if job_dir is not None else []
 
 
 @contextmanager
 def export_log_left_out(name: str, warnings: list[str]) -> Iterator[None]:
-    """Leave out a file that is the log of an export tool, with a warning. Such a line behind data stays an error."""
+    """Turn the error for the log of an export tool into a warning. A log line after line 1 stays an error."""
     try:
         yield
     except ExportLogError as error:
@@ -73,8 +73,8 @@ def download_all(
 ) -> list[Done]:
     """Download ``wanted`` (base name → URL), at most ``threads`` at once; return the records of all files.
 
-    A file whose URL was downloaded before is not fetched again. ``trusted`` says whether a URL gets the credentials,
-    ``ready`` waits until its file is there. Raises what ``Downloader.fetch`` raises.
+    A file whose URL was downloaded before is not fetched again. ``trusted(url)`` returns the ``credentials`` argument
+    of ``Downloader.fetch``; ``ready(url, stop)`` waits until the file is available. Raises what ``fetch`` raises.
     """
     work, meter, config = import_work(context), context.meter, context.config
     inputs = {base: digest(url) for base, url in wanted.items()}
@@ -99,7 +99,7 @@ def download_all(
 
 
 def finish_import(work: FileWork, base: str, identity: str, intake: Intake, begun: float) -> Done:
-    """Record an imported file and give it its name; ``begun`` is the time of ``time.monotonic`` it was begun at."""
+    """Record and publish an imported file; ``begun`` is the value of ``time.monotonic()`` at its start."""
     check = intake.check
     told = f"{base}: {check.outcomes} OperationOutcomes as lines of their own: did the server return everything?"
     counts = {"lines": check.lines, "resources": check.resources, "content": check.bytes, "taken": intake.taken}

@@ -1,4 +1,4 @@
-"""Markdown that shows a text as it is, whatever is in it."""
+"""Escape any text so that Markdown shows it unchanged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _SPECIAL: Final = re.compile(r"[\\`*\[\]<>|!~@&#]|(?<![^\W_])_|_(?![^\W_])|(?<=\w):(?=//)|^\s*(?:[-+=]|\d+[.)](?=\s))")
-"""What Markdown would take for more than text; an underscore within a word is nothing special."""
+"""Characters that Markdown would interpret. An underscore within a word is not one of them."""
 
 
 def visible(text: str) -> str:

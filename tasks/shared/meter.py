@@ -1,4 +1,4 @@
-"""Counters of a running step, of which a progress display takes a ``snapshot()`` at any time."""
+"""Counters of a running step. A progress display may take a ``snapshot()`` at any time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from typing import Final
 from tasks.shared.log import logger
 
 STILL: Final = 10.0
-"""Seconds without anything done after which the rate is said to be zero, and the time left unknown."""
+"""Seconds without progress after which the rate is shown as zero, and the time left as unknown."""
 
 _WINDOW: Final = 30.0
-"""Seconds that a rate is measured over."""
+"""Seconds over which a rate is measured."""
 
 _FIRST: Final = 1.0
-"""Seconds after which a rate is known, and between two samples of the counters."""
+"""Seconds between two samples of the counters, and before the first estimate of the time left."""
 
 _BASE: Final = 1.05
+"""Ratio of neighbouring buckets in the histogram of request times."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A request that failed for now and waits for its next try, in ``seconds`` (0: it is under way again).
+    """A failed request that is tried again in ``seconds`` (0: the next try is under way).
 
     ``why`` is a status or an error reference; the next try is ``attempt`` of ``attempts``.
     """
@@ -42,10 +43,10 @@ class Held:
 class Snapshot:
     """The counters at one moment. Sizes in bytes, times in seconds; ``None`` means not known.
 
-    ``bytes`` are bytes of content that this run processed, also where files are compressed. ``rate`` is bytes of
-    content a second, ``eta_seconds`` are the seconds left. ``stands`` says that nothing moves on the other side.
-    ``warnings`` are what a person should see while the step runs, in order. ``still`` is for how long nothing was done,
-    where the step counts what it does; ``held`` the request that is tried again next, if one is.
+    ``bytes`` counts the uncompressed content that this run processed; ``rate`` is bytes of content per second.
+    ``fraction`` is the share done (0…1), ``eta_seconds`` the time left. ``stands``: the service makes no progress.
+    ``warnings`` are shown while the step runs, in order. ``still`` is the time since the last progress (0 if the step
+    counts nothing). ``held`` is the failed request that is tried again.
     """
 
     files: int = 0
@@ -66,7 +67,7 @@ class Snapshot:
 class Meter:
     """Thread-safe counters of one step.
 
-    ``shown_by`` is the meter of the step whose line shows the retries of this one, which counts apart.
+    ``shown_by`` is the meter of the step if this one counts the requests of a probe: it shows their retries.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, shown_by: Meter | None = None) -> None:
@@ -88,19 +89,19 @@ class Meter:
         self._samples = deque([(self._started, 0, 0.0)])
 
     def begin(self, message: str) -> None:
-        """Begin another phase of the step: rate, fraction and what is left of it count from here."""
+        """Begin another phase of the step. Files, bytes, rate, fraction and time left start anew."""
         with self._lock:
             self._now = Snapshot(message=message, stands=self._now.stands, warnings=self._now.warnings)
             self._restart()
 
     def expect(self, *, files: int | None = None, bytes: int | None = None) -> None:  # noqa: A002
-        """Say how much there is to do, as far as it is known; ``bytes`` as they are stored."""
+        """Set how much there is to do, as far as it is known; ``bytes`` are those of the stored files."""
         with self._lock:
             self._now.files_total = files if files is not None else self._now.files_total
             self._total = bytes if bytes is not None else self._total
 
     def add(self, *, files: int = 0, bytes: int = 0, resources: int = 0, stored: int | None = None) -> None:  # noqa: A002
-        """Count what was just done: ``bytes`` of content, that were ``stored`` bytes of a file if that differs."""
+        """Count finished work: ``bytes`` of content, and the ``stored`` bytes of the file (by default the same)."""
         with self._lock:
             self._now.files += files
             self._now.bytes += bytes
@@ -109,11 +110,11 @@ class Meter:
             self._sample()
 
     def read(self, piece: bytes) -> None:
-        """Count a piece of a file, as it is stored, whose content is counted when it is done."""
+        """Count the stored bytes of a piece of a file. Its content is counted later, when it is processed."""
         self.add(stored=len(piece))
 
     def skip(self, *, files: int = 0, resources: int = 0, stored: int = 0) -> None:
-        """Count what an earlier run did."""
+        """Count the work of an earlier run. It does not change the rate."""
         with self._lock:
             self._now.files += files
             self._now.resources += resources
@@ -127,8 +128,8 @@ class Meter:
         logger.warning("%s", text)
 
     def set_status(self, message: str | None = None, *, fraction: float | None = None, stands: bool = False) -> None:
-        """Set the short text, which an empty one takes back, and, where a service reports one, the fraction done (0…1);
-        it ``stands`` while nothing moves."""
+        """Set the short text (empty: none; ``None``: as before), and the fraction done (0…1) if a service reports one.
+        ``stands``: the service makes no progress now."""
         with self._lock:
             self._now.stands = stands
             if message is not None:
@@ -158,7 +159,7 @@ class Meter:
             )
 
     def _fraction(self) -> float | None:
-        """Return the share that is done: as a service tells it, by bytes, or by files where no bytes are known."""
+        """Return the share done (0…1): as the service reports it, else by bytes, else by files; ``None`` if unknown."""
         if self._told is not None:
             return self._told
         if self._total:
@@ -186,7 +187,7 @@ class Meter:
         return (now - at) * (1 - fraction) / grown if now - at >= _FIRST and grown > 0 and fraction < 1 else None
 
     def _next_try(self, now: float) -> Held | None:
-        """Return the request that failed last; ``None`` if progress was made since its next try."""
+        """Return the request that failed last; ``None`` if there was progress after its next try began."""
         held, until = self._held or (None, 0.0)
         return replace(held, seconds=max(0.0, until - now)) if held is not None and self._moved <= until else None
 
@@ -195,7 +196,7 @@ class Meter:
         self.count(1, int(repeated), Counter((math.ceil(math.log(max(seconds, 1e-6), _BASE)),)))
 
     def count(self, requests: int, retries: int, times: Counter[int]) -> None:
-        """Count requests, also those of another process; ``times`` is a histogram with buckets 5 % apart."""
+        """Count requests, also those of another process; ``times`` is the histogram of their times."""
         with self._lock:
             self.requests += requests
             self.retries += retries
@@ -219,7 +220,7 @@ class Meter:
             return None
 
     def statistics(self) -> dict[str, int | float | None]:
-        """Requests, retries, p50 and p95 as ``StepReport`` has them; nothing when no service was asked."""
+        """Return ``requests``, ``retries``, ``p50`` and ``p95`` of a ``StepReport``; none without a request."""
         if not self.requests:
             return {}
         p50, p95 = self.percentile(0.5), self.percentile(0.95)

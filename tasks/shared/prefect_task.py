@@ -1,7 +1,7 @@
 """Run a step as a Prefect task.
 
-A task keeps no result: a step is complete when the label of its report says so. Its body never raises, because Prefect
-would log the traceback; it returns a Prefect state, and what it came to goes to the caller directly.
+Prefect stores no result of a task: a step is complete when the record has its report. The body of a task never raises,
+because Prefect would log the traceback. It returns a Prefect state; the caller gets the result or exception directly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("sluice.step")
 T = TypeVar("T")
 
 _WORTH_A_WORD = 256_000_000
-"""Bytes of which the hashes may take longer than a second."""
+"""Bytes of output above which the status line shows the hashing: it may take longer than a second."""
 
 
 def run_step(step: Step, context: StepContext) -> StepReport | Exception:
@@ -38,7 +38,7 @@ def run_step(step: Step, context: StepContext) -> StepReport | Exception:
 
     def work() -> StepReport:
         started = time.monotonic()
-        remember(context.config)  # of all services: gateways quote more than what was theirs
+        remember(context.config)  # of all services: a gateway may quote those of another one
         doubts = tuple(proved(step.services(context.config), context))
         done = step.run(context)
         reconcile(context, done)
@@ -52,7 +52,7 @@ def run_step(step: Step, context: StepContext) -> StepReport | Exception:
 
 
 def as_task(name: str, work: Callable[[], T]) -> T | Exception:
-    """Do ``work`` as a Prefect task named ``name``; return what it came to, or the exception that ended it."""
+    """Do ``work`` as a Prefect task named ``name``; return its result, or the exception that ended it."""
     outcome: list[T | Exception] = []
 
     def body() -> State[Any]:
@@ -73,15 +73,15 @@ def as_task(name: str, work: Callable[[], T]) -> T | Exception:
 
 
 def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
-    """Test each service with synthetic data, before it gets the first real data; return the warnings.
+    """Test with synthetic data each service whose probe ``proves``, before it gets real data; yield the warnings.
 
-    Raises the error of the first that is not what the configuration calls it.
+    Raises the first error that a probe finds.
     """
     for service in services:
         if service.probe is None or not service.probe.proves:
             continue
         context.meter.set_status(f"testing {service.key} with a synthetic resource")
-        told = Meter(shown_by=context.meter)  # no requests of the step's
+        told = Meter(shown_by=context.meter)  # these requests do not count as the step's
         for found in service.probe.find_problems(service, context.config, stop=context.stop, meter=told):
             if isinstance(found, SluiceError):
                 FailedAnswers(context.state(service.key)).begin().save_answer_of(found)
@@ -92,9 +92,9 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
 
 
 def leave_inventory(context: StepContext, done: StepReport) -> str | None:
-    """Write the inventory of the step's output; return its digest for the result. Runs before the result exists.
+    """Write the inventory of the step's output; return its digest, ``None`` for a step without output.
 
-    What an import hashed while it wrote is not read again.
+    A file whose hash is in a done record is not read again.
     """
     if done.output is None:
         return None

@@ -1,7 +1,7 @@
-"""Models of a step and of its end, stored in the record and shown in every output.
+"""The report of a step, stored in the job's record and shown in every output.
 
-``StepReport`` is declared once: a step returns it, it goes into the label ``job.step.<n>``, and its cells are the
-columns of the terminal's line, the tables and the page.
+A step returns a ``StepReport``. The label ``job.step.<n>`` stores it. Its cells are the columns of the terminal's line,
+the tables and the page.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from tasks.shared.units import human_bytes, human_count, human_duration, human_rate
 
 LONGEST_LABEL = 8_000
-"""Characters of a report in the record."""
+"""Most characters of a report in its label."""
 
 StepState = Literal["pending", "running", "waiting", "completed", "failed", "stopped"]
 
 
 class StoredModel(BaseModel):
-    """Base of what is kept as JSON. A key that is not known is passed over."""
+    """Base of models that are stored as JSON. Unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", json_schema_serialization_defaults_required=True)
 
@@ -32,14 +32,14 @@ def _column(title: str, unit: str = "") -> Any:
 
 
 class StepReport(StoredModel):
-    """One step instance: what it counted, and what became of it. ``None`` where a count does not apply.
+    """The counts and the state of one step instance. A count that does not apply is ``None``.
 
-    ``output`` is the directory with the step's data, below the job's; ``tables`` says that it is CSV, ``inventory`` is
-    the digest over its files. Lines are what two steps can compare. Bytes are those of files as they are stored, or
-    that went over a network; ``content`` those of content, uncompressed, that this run did in ``seconds``.
-    ``identifying`` says by path in how many lines something identifying is still there, ``kept_identifiers`` what is
-    meant to be. ``findings`` is how many errors a validation found. ``directory`` is a wait's place for corrected
-    files. ``warnings`` quote no data, ``details`` are small facts.
+    ``output`` is the directory with the step's data, below the job directory; ``tables``: these data are CSV;
+    ``inventory`` is the digest of the files. The next step compares ``lines_out`` with what it reads. ``bytes_in`` and
+    ``bytes_out`` are stored or transferred bytes; ``content`` is the uncompressed bytes that this run processed in
+    ``seconds``. ``identifying`` has, by path, the number of lines with identifying values that came back,
+    ``kept_identifiers`` those that are kept on purpose. ``findings`` is the number of errors of a validation.
+    ``directory`` is a wait's directory for corrected files. ``warnings`` quote no data.
     """
 
     position: int = 0
@@ -70,10 +70,10 @@ class StepReport(StoredModel):
     details: dict[str, Any] = Field(default_factory=dict)
 
     def label(self) -> str:
-        """Return the report as the text of its label, without what is not known.
+        """Return the report as JSON text for its label, without fields that are ``None``.
 
-        It is at most ``LONGEST_LABEL`` long: further entries of a list or table are only counted. What a step found by
-        file is in the records of its files.
+        Lists and tables are cut until the text has at most ``LONGEST_LABEL`` characters; the other entries are only
+        counted. Counts by file are in the done records.
         """
         report = self.model_dump(mode="json", exclude_none=True)
         entries = 200
@@ -84,7 +84,7 @@ class StepReport(StoredModel):
         return text
 
     def cells(self) -> dict[str, str]:
-        """Return the cells by the title of their column, in the order of the columns; empty if unknown."""
+        """Return column title → cell, in the order of the columns; the cell of an unknown value is empty."""
         shown = {"#": str(self.position), "step": self.name, "state": self.state}
         for name, field in type(self).model_fields.items():
             if field.title is None:
@@ -122,7 +122,7 @@ def _arrow(before: str, after: str) -> str:
 
 
 def _cut(value: Any, entries: int) -> Any:
-    """Return a report with at most so many entries in each list and table."""
+    """Return a value with at most ``entries`` entries in each list and table, and at most 500 characters in a text."""
     if isinstance(value, str):
         return value if len(value) <= 500 else f"{value[:500]}…"
     if isinstance(value, list):
@@ -137,7 +137,7 @@ def _cut(value: Any, entries: int) -> Any:
 
 
 def _first(what: str, paths: dict[str, str] | None) -> str:
-    """Return the first path, and how many follow: all of them are in the warnings and in ``details``."""
+    """Return the first path and the number of others; empty without any."""
     if not paths:
         return ""
     first, *others = paths

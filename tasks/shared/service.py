@@ -29,7 +29,7 @@ class Service(Endpoint):
 
 @dataclass(frozen=True)
 class ProbeWarning:
-    """A sentence about something a probe could not check. It does not stop a start."""
+    """A warning of a probe. It does not stop a start."""
 
     text: str
 
@@ -38,11 +38,10 @@ Found = SluiceError | ProbeWarning
 
 
 class Probe(Protocol):
-    """Check that a service answers and is the expected one: its requests, the check of the answers, and the
-    messages."""
+    """Checks that a service answers and is the expected one."""
 
     proves: bool
-    """Whether it must be asked again before the first data go to the service."""
+    """Whether the probe also runs when the step begins, before the first data go to the service."""
 
     def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """Yield errors and warnings about the service. ``more`` is passed to the client."""
@@ -50,24 +49,24 @@ class Probe(Protocol):
 
 
 PATIENCE: Final = 120.0
-"""Seconds that a service has for its synthetic requests, repetitions included: the first one may start an engine."""
+"""Seconds for all synthetic requests to a service, retries included: the first one may start an engine."""
 
 _REFUSALS: Final = frozenset({401, 403, 407, 413})
-"""What is about credentials, the proxy or sizes says nothing about whose URL this is."""
+"""Statuses about credentials, the proxy or sizes: they do not show that the URL is that of another service."""
 
 
 class WrongServiceError(ServiceError):
-    """The service at a URL is another one, or not one for this configuration."""
+    """The service at a URL is of another kind, or does not fit this configuration."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """One synthetic request of a probe. ``wrong`` judges its answer.
+    """One synthetic request of a probe. ``wrong(answer)`` judges an answer that ``call`` accepts.
 
-    It returns ``None`` for a right answer, a text that continues "tested with a synthetic resource, it …" for another
-    service, an error where that tells more, or a warning. It also sees the answers that the call accepts.
+    It returns ``None`` for a right answer, a warning, an error, or the text of a ``wrong-service`` error, which
+    continues "tested with a synthetic resource, it …".
     """
 
     call: Call
@@ -78,10 +77,10 @@ class ProbeRequest:
 class SyntheticProbe:
     """Prove with synthetic resources that the service at a URL is ``kind``, before the first data go there.
 
-    ``exchanges`` are sent in order until one gets an error, each repeated as the retry block says. ``key`` is the
+    ``exchanges`` returns the requests. They are sent in order, with retries, until one ends in an error. ``key`` is the
     configuration key of the URL below ``services.<service>``.
 
-    Another service (``wrong-service``), wrong credentials and certificates are terminal. No answer is transient.
+    A wrong service (``wrong-service``), wrong credentials or certificates are terminal errors; no answer is transient.
     """
 
     proves = True

@@ -1,4 +1,4 @@
-"""The protocol of a step: what it says of itself (``tasks/<step>/step.py``), what it gets and what it gives back."""
+"""The interface of a step: its declaration (``Step``, in ``tasks/<step>/step.py``) and its input (``StepContext``)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Handle:
 
 
 class HandleStore:
-    """Storage of the extraction handle: in memory here, in the job record in a run."""
+    """Storage of the extraction handle. This one is in memory; a job's is in its record."""
 
     def __init__(self, handle: Handle | None = None) -> None:
         self._handle = handle
@@ -39,7 +39,7 @@ class HandleStore:
         return self._handle
 
     def save(self, handle: Handle | None) -> None:
-        """Store a handle, or clear it. Durable when this returns: nothing is polled before."""
+        """Store a handle, or clear it with ``None``. It is durable when this returns; polling begins only then."""
         self._handle = handle
 
 
@@ -68,11 +68,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """What a run of a step does: everything, or ``files`` (base names) as part ``number`` of so many ``at_once``."""
+    """The files that one process works on: all of them, or ``files`` (base names) as part ``number`` (from 1).
+
+    ``at_once`` is the number of parts that run at the same time.
+    """
 
     files: tuple[str, ...] | None = None
     proof: str = ""
-    """A digest that the step found and that the part needs for its terms."""
+    """The digest of the synthetic answer that the job's own process got: one of the terms of each part."""
     number: int = 0
     at_once: int = 1
 
@@ -128,22 +131,21 @@ class StepContext:
         return records_of(self.job_dir, written.position) if written is not None else None
 
     def left_over(self, work: FileWork, files: Mapping[str, Path], proof: str = "") -> list[str]:
-        """Have unfinished ``files`` (base name → path) processed in parts if the job asks for parts; return those that
-        are left to this process. ``proof`` is that of a ``Part``."""
+        """Let other processes work on unfinished ``files`` (base name → path), if the job has parts; return the base
+        names that are left to this process. ``proof`` is that of a ``Part``."""
         if self.divide is None or not files:
             return [*files]
         self.divide(self, work, files, proof)
         return []
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
-        """Return a client of a service that ends with this run and counts for it; ``more`` goes to
-        ``ServiceClient``."""
+        """Return a client of a service, with the stop and the meter of this run; ``more`` goes to ``ServiceClient``."""
         given: dict[str, Any] = {"stop": self.stop, "meter": self.meter}
         return service.client(self.config, **(given | more))
 
 
 Divide = Callable[[StepContext, FileWork, Mapping[str, Path], str], None]
-"""Has files processed in parts by other processes. Raises the error of a part."""
+"""Lets other processes work on files in parts, and waits for them. Raises the error of a part."""
 
 
 class Reads(StrEnum):
@@ -153,10 +155,10 @@ class Reads(StrEnum):
     """An import brings data in."""
 
     LATEST = "latest"
-    """The output of the nearest step before that makes data."""
+    """The data that an earlier step wrote last."""
 
     RESOURCES = "resources"
-    """The same, but never tables: behind ``flattening`` the NDJSON that it read."""
+    """The newest data that are no tables: after ``flattening``, the NDJSON that it read."""
 
 
 def latest(_config: PipelineConfig) -> Reads:
@@ -171,10 +173,10 @@ def nothing(_config: PipelineConfig) -> Reads:
 
 @dataclass(frozen=True)
 class CheckContext:
-    """Facts for the checks before a job exists or continues.
+    """Facts for the checks before a job starts or continues.
 
-    ``job_dir`` is that of a job that goes on. ``online`` is false where nobody can be asked, because the TLS block is
-    of no use. ``sizes`` are what servers said about URLs still to be fetched, in bytes, for ``space``.
+    ``job_dir`` is ``None`` before a job starts. ``online`` is false if no service may be asked, for example because the
+    TLS settings cannot be used. ``sizes`` has, by URL, the bytes that servers report before a download, for ``space``.
     """
 
     config: PipelineConfig
@@ -184,7 +186,7 @@ class CheckContext:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def held(self, name: str) -> int:
-        """Return bytes in a directory of the job; unfinished files count too, because the step replaces them."""
+        """Return the bytes in a directory of the job, unfinished files included: the step replaces them all."""
         if self.job_dir is None:
             return 0
         try:
@@ -195,8 +197,8 @@ class CheckContext:
 
 
 Gate = Callable[[StepContext, StepReport], GateError | None]
-"""Why the pipeline stops behind a step that is complete, by its context and report; ``None`` when it goes on. Asked
-whenever the flow comes by, also when the step answers from its stored result."""
+"""Returns the error that stops the pipeline after a complete step, or ``None``. Every run calls it, also when the
+report comes from the record because the step was complete before."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +209,8 @@ class Step:
     no NDJSON. ``folders`` are its other directories. ``takes`` has the fields of ``GivenInputs`` that the step reads,
     each with the error for a job that gets this input but has no step that reads it (``None``: no error); ``needs`` are
     the required ones. ``checks`` and ``warnings`` come before a job exists, and so do ``trials``: synthetic requests to
-    services that the probe has found to be the right ones. ``space`` returns bytes written for so many read, 0 if
-    unknown.
+    services that the probe has found to be the right ones. ``space(context, read)`` returns the bytes that the step
+    writes for ``read`` bytes of input.
     """
 
     name: str
@@ -228,7 +230,7 @@ class Step:
 
     @property
     def is_wait(self) -> bool:
-        """Return whether the step parks the job for a person; it reads data so that she can look at them."""
+        """Return whether the step parks the job until a person has looked at the data."""
         return self.name == "wait"
 
     @property
@@ -237,14 +239,14 @@ class Step:
         return self.name == "send"
 
     def writes(self, steps: Sequence[str], position: int) -> tuple[str, ...]:
-        """Return every directory that the step at ``position`` (from 1) of ``steps`` makes, relative to the job's."""
+        """Return the directories that the step at ``position`` (from 1) of ``steps`` makes below the job directory."""
         others = (folder(name, self.name, steps, position) for name in self.folders)
         return (*([self.output] if self.output else ()), *others)
 
 
 def folder(name: str, step: str, steps: Sequence[str], position: int) -> str:
-    """Return the directory ``name`` of ``step`` at ``position`` (from 1) of ``steps``: where it comes again it has its
-    own."""
+    """Return the directory ``name`` of ``step`` at ``position`` (from 1) of ``steps``. A repeated step gets
+    ``<name>-<position>``."""
     return f"{name}-{position}" if step in steps[: position - 1] else name
 
 

@@ -1,4 +1,4 @@
-"""A polite way to stop: signals and cancels set it, the steps look at it between chunks."""
+"""The stop flag of a run: signals and cancels set it, and the steps check it between chunks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from tasks.shared.errors import Stopped
 
 _SLICE = 0.25
-"""Seconds between two looks at the run's own stop while sleeping."""
+"""Seconds between two checks of the run's own stop while sleeping."""
 
 
 class Stop:
@@ -40,19 +40,19 @@ class Stop:
 
 
 class SharedStop(Stop):
-    """A stop for work done together: set by the ``run``'s stop, or by the first of the others that failed."""
+    """The stop of several threads that work together: set by the stop of the ``run``, or when one thread fails."""
 
     def __init__(self, run: Stop) -> None:
         super().__init__()
         self.run = run
 
     def check(self) -> None:
-        """Raise ``Stopped`` when the run is to stop, or another one failed."""
+        """Raise ``Stopped`` if the run is to stop or another thread has failed."""
         self.run.check()
         super().check()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, or raise ``Stopped`` as soon as one of both asks."""
+        """Sleep, or raise ``Stopped`` as soon as ``check`` would."""
         left = seconds
         while left > 0:
             self.run.check()

@@ -1,4 +1,4 @@
-"""Sizes, times and counts as a person reads them, wherever she does; JSON has plain numbers."""
+"""Sizes, times and counts in the form that people read. JSON has plain numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_text(cell: str) -> str:
-    """Return the text of a table's cell, after an apostrophe if a spreadsheet would run it."""
+    """Return the text of a table's cell, with an apostrophe before it if a spreadsheet would run it as a formula."""
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
@@ -19,7 +19,7 @@ def human_bytes(size: float) -> str:
     if abs(size) < 999.5:
         return f"{size:.0f} B"
     power = 1
-    while abs(size) >= 999.5 * 1000**power and power < len(_SIZES):  # what would be rounded to 1000 is one of the next
+    while abs(size) >= 999.5 * 1000**power and power < len(_SIZES):  # 999.5 kB would read 1000 kB
         power += 1
     size /= 1000**power
     return f"{size:.{int(abs(size) < 99.95)}f} {_SIZES[power - 1]}"
@@ -31,7 +31,7 @@ def human_rate(per_second: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Return seconds in words, for a time that is to come or goes on: ``21 s``, ``3 min 5 s``."""
+    """Return a time left or a time so far in whole seconds: ``21 s``, ``3 min 5 s``."""
     if seconds < 59.5:
         return f"{seconds:.0f} s"
     whole = round(seconds)
@@ -43,13 +43,12 @@ def human_seconds(seconds: float) -> str:
 
 
 def human_duration(seconds: float) -> str:
-    """Return measured seconds: ``21.6 s``, below one in milliseconds: ``35 ms``."""
+    """Return a measured time: ``35 ms``, ``21.6 s``; from a minute on as ``human_seconds``."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 59.95 else human_seconds(seconds)
 
 
 def human_count(count: int, one: str, more: str | None = None) -> str:
-    """Return a count with its noun: ``1,204 resources``, ``1 file``; ``more`` is the plural, where it is not ``one``
-    and an s."""
+    """Return a count with its noun: ``1,204 resources``, ``1 file``. ``more`` is the plural (default: an s added)."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"

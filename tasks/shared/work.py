@@ -1,7 +1,7 @@
-"""Work on several items at once, in threads; one thread, the caller's, reads the items and receives the results.
+"""Work on several items at once in threads. The caller's thread reads the items and receives the results.
 
-What is read and not yet received is bounded, so memory does not grow with the data, even while one slow answer blocks
-the rest.
+The number and size of the items in between is bounded, so memory does not grow with the data, even while one slow
+answer blocks the rest.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
 
 BUDGET: Final = 64 << 20
-"""Default limit of a window, in bytes of its items."""
+"""Default limit of the window of ``in_order``, in bytes of its items."""
 
 _SLICE: Final = 0.25
-"""Seconds between two looks at the run's stop while waiting."""
+"""Seconds between two checks of the run's stop while waiting."""
 
 
 def for_each(
@@ -37,8 +37,8 @@ def for_each(
 ) -> None:
     """Call ``work(item, stop)`` for every item, at most ``threads`` at once, started in the order given.
 
-    After the first error no further item starts, and the ``stop`` of items under way is set, which is ``together`` if
-    given. All threads have ended afterwards. Raises the first error; ``Stopped`` when the run itself is to stop.
+    All calls get the same ``stop``: ``together``, or a new one. After the first error it is set, and no further item
+    starts. All threads have ended afterwards. Raises the first error; ``Stopped`` when the run itself is to stop.
     """
     shared, threads = together or SharedStop(stop), max(1, threads)
     with ThreadPoolExecutor(threads, "sluice-work") as pool:
@@ -65,11 +65,12 @@ def in_order(
     weigh: Callable[[T], int] = lambda _: 0,
     budget: int = BUDGET,
 ) -> Generator[R, None, None]:
-    """Yield ``work(item)`` for every item, in the order of ``items``, at most ``threads`` of them worked on at once.
+    """Yield ``work(item)`` for every item, in the order of ``items``; work on at most ``threads`` of them at once.
 
-    At most ``max(4 * threads, 16)`` items are read and not yet yielded, and another is read only while they weigh less
-    than ``budget`` bytes; a single item may have any weight. The error of an item is raised in its turn. All threads
-    have ended afterwards, also when this is closed early. Raises ``Stopped`` when the run is to stop.
+    The window holds the items that were read and whose results were not yielded yet: at most ``max(4 * threads, 16)``.
+    Another one is read only while they weigh (``weigh``) less than ``budget`` bytes in sum. The error of an item is
+    raised in place of its result. Afterwards all threads have ended, also when this is closed early. Raises ``Stopped``
+    when the run is to stop.
     """
     most, held, source = max(4 * threads, 16), 0, iter(items)
     window: deque[tuple[Future[R], int]] = deque()
@@ -99,13 +100,13 @@ def in_order(
 
 
 class FileResults(Protocol[R_contra]):
-    """A file whose results arrive, in the order of its parts."""
+    """Takes the results of one file, in the order of the file's parts."""
 
     def take(self, result: R_contra) -> None:
         """Take the result of the next part."""
 
     def finish(self) -> None:
-        """Record the file: all its results have arrived."""
+        """Record the file, after its last result."""
 
     def close(self) -> None:
         """Remove what is not finished."""
@@ -122,16 +123,15 @@ def file_by_file(
     weigh: Callable[[T], int],
     budget: int,
 ) -> None:
-    """Call ``work(part)`` for every part of every file in one window of ``in_order``, and hand each result to its file.
+    """Call ``work(part)`` for every part of every file in one window of ``in_order``.
 
-    ``parts(base)`` are the parts of a file; ``opened(base)`` is where its results go, in their order. The parts of the
-    next file are begun before the last results of a file have arrived, so no thread is idle at the end of a file. A
-    ``None`` behind the parts of a file marks its end, and needs no work.
-    ``core`` is finished before another file begins. Otherwise as ``in_order``.
+    ``parts(base)`` yields the parts of a file; ``opened(base)`` returns the object that takes its results, in their
+    order. Parts of the next file begin before the last results of a file have arrived, so no thread is idle at the end
+    of a file; only ``core`` is finished before another file begins. The other arguments are those of ``in_order``.
     """
     core = [base for base in bases if base.lower() == CORE]
     for stage in (core, [base for base in bases if base not in core]):
-        items = ((base, part) for base in stage for part in chain(parts(base), (None,)))
+        items = ((base, part) for base in stage for part in chain(parts(base), (None,)))  # None ends a file
         results = in_order(
             items,
             lambda item: (item[0], work(item[1]) if item[1] is not None else None),
@@ -164,7 +164,7 @@ def _result(future: Future[R], stop: Stop) -> R:
 
 
 def _without_ended(under_way: set[Future[object]], stop: Stop) -> set[Future[object]]:
-    """Return the work that is still under way, once some of it has ended. Raises its error."""
+    """Wait until some of the work has ended; return the rest. Raises the error of ended work."""
     ended: set[Future[object]] = set()
     while not ended:
         stop.check()

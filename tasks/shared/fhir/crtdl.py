@@ -1,6 +1,6 @@
-"""The CRTDL, the query of an extraction: what the client reads of it and checks (docs/services.md).
+"""Read and check the attribute groups of a CRTDL, the query of an extraction (docs/services.md).
 
-The cohort is not checked here: the server reports what is wrong with it.
+The server checks the cohort.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.shared.errors import InputError
 from tasks.shared.files.named_file import JsonFile, strict_json
 
 KEYS = ("cohortDefinition", "dataExtraction")
-"""What makes a JSON object a CRTDL."""
+"""The keys that make a JSON object a CRTDL."""
 
 _FILE = JsonFile("crtdl", "the CRTDL")
 
@@ -39,7 +39,7 @@ class AttributeGroup:
 
     @property
     def resource_type(self) -> str:
-        """Return the type of its attributes: the first part of an element's id; empty without attributes."""
+        """Return the resource type in the id of the first attribute; empty without attributes."""
         return type_of(self.attributes[0].ref) if self.attributes else ""
 
 
@@ -49,7 +49,7 @@ def type_of(attribute_ref: str) -> str:
 
 
 Crtdl = tuple[AttributeGroup, ...]
-"""What the steps read of a CRTDL: its groups."""
+"""The attribute groups of a CRTDL."""
 
 
 def read_content(path: Path) -> bytes:
@@ -58,19 +58,17 @@ def read_content(path: Path) -> bytes:
 
 
 def parse_document(content: bytes, path: Path) -> Any:
-    """Return the JSON document in ``content``; ``path`` stands in errors. Raises ``InputError``
-    (``crtdl-not-json``)."""
+    """Return the JSON document in ``content``; errors name ``path``. Raises ``InputError`` (``crtdl-not-json``)."""
     return _FILE.parse(content, path, strict_json)
 
 
 def document_findings(document: Any, path: Path) -> list[InputError]:
-    """Return all errors of a document; ``path`` is named in them."""
+    """Return all errors of a document; they name ``path``."""
     return _read(document, path)[1]
 
 
 def crtdl_in(content: bytes, path: Path) -> Crtdl:
-    """Return the groups of the CRTDL in ``content``; ``path`` stands in errors. Raises ``InputError``: its first
-    finding."""
+    """Return the groups of the CRTDL in ``content``; errors name ``path``. Raises the first error as ``InputError``."""
     groups, findings = _read(parse_document(content, path), path)
     for finding in findings:
         raise finding
@@ -78,7 +76,7 @@ def crtdl_in(content: bytes, path: Path) -> Crtdl:
 
 
 def _read(document: Any, path: Path) -> tuple[Crtdl, list[InputError]]:
-    """Return the groups of a document, and everything that is wrong with it."""
+    """Return the groups of a document, or none and all its errors."""
     if (no_crtdl := _no_crtdl(document, path)) is not None:
         return (), [no_crtdl]
     place, findings = "dataExtraction.attributeGroups", list[InputError]()

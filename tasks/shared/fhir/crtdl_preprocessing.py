@@ -1,8 +1,8 @@
-"""The effective CRTDL: what every step of a job works with (docs/steps.md).
+"""The effective CRTDL, which all steps of a job use (docs/steps.md).
 
 Without rules it is ``crtdl.json``, a byte-for-byte copy. With at least one rule it is ``enriched-crtdl.json``: the same
-document with attributes, and groups where a rule says so, added. What no rule touches keeps its spelling: the document
-is cut open only as far as the attributes of its groups.
+document with the attributes and groups that the rules add. Other values keep their spelling: only the groups and their
+attributes are decoded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ COPY = "crtdl.json"
 ENRICHED = "enriched-crtdl.json"
 
 _Object = dict[str, Any]
-"""A JSON object whose values are raw text, or parts that were taken apart."""
+"""A JSON object. Its values are raw text, or lists that were decoded."""
 
 
 @dataclass(frozen=True)
 class Enriched:
-    """An enriched document, what a person should know about the rules, and everything that is wrong with it."""
+    """An enriched document, the warnings about the rules, and all errors."""
 
     content: bytes
     warnings: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ def findings(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[InputErro
 
 
 def idle_rules(path: Path, rules: Sequence[EnrichmentRule]) -> tuple[str, ...]:
-    """Return a warning for each rule that does nothing; none if there are findings."""
+    """Return a warning for each rule that does nothing; none if the CRTDL itself has errors."""
     try:
         return enrich(read_content(path), rules, path).warnings
     except InputError:
@@ -53,12 +53,12 @@ def idle_rules(path: Path, rules: Sequence[EnrichmentRule]) -> tuple[str, ...]:
 
 
 def effective_file(job_dir: Path) -> Path | None:
-    """Return the effective CRTDL that the job directory holds already."""
+    """Return the path of the effective CRTDL in the job directory; ``None`` before it is written."""
     return next((path for name in (ENRICHED, COPY) if (path := job_dir / name).is_file()), None)
 
 
 def write_effective(source: Path, job_dir: Path, rules: Sequence[EnrichmentRule]) -> tuple[Path, tuple[str, ...]]:
-    """Write the effective CRTDL of ``source``; its path and warnings.
+    """Write the effective CRTDL of ``source``; return its path and the warnings.
 
     Raises ``InputError`` when the document cannot be used, ``StorageError``.
     """
@@ -73,18 +73,18 @@ def write_effective(source: Path, job_dir: Path, rules: Sequence[EnrichmentRule]
 
 
 def write_copy(source: Path, job_dir: Path) -> Path:
-    """Keep a CRTDL that no step of the job needs as it is, whatever is in it. Raises as ``write_effective``."""
+    """Copy a CRTDL that no step of the job reads, without a check. Raises ``InputError`` and ``StorageError``."""
     path = job_dir / COPY
     write_whole(path, read_content(source))
     return path
 
 
 def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enriched:
-    """Apply the rules in order; without rules the content comes back as it is. ``path`` stands in errors.
+    """Apply the rules in order; without rules, return the content unchanged. Errors name ``path``.
 
-    The first group with an equal ``groupReference`` is a rule's target. ``must_have`` raises an existing attribute and
-    never lowers it, linked groups that are given replace; a new attribute gets what the rule says. Linked groups are
-    profile URLs, which become group ids after all rules ran.
+    A rule changes the first group with its ``groupReference``. A new attribute gets all values of the rule. In an
+    existing one, ``must_have`` can only become true, and linked groups of the rule replace the old ones. Linked groups
+    are profile URLs, which become group ids after the last rule.
 
     A profile that no group has is a finding (``enrichment-linked-group``). Raises ``InputError``.
     """
@@ -97,7 +97,7 @@ def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enric
         problems = groups.resolve_links(path)
         result = groups.content()
     except msgspec.MsgspecError:
-        # Half a surrogate pair in an escape: legal for one JSON reader, not for the other.
+        # Half a surrogate pair in an escape: Python's json reads it, msgspec does not.
         message = "the CRTDL contains text that is not valid Unicode"
         raise InputError("crtdl-not-json", message, context=str(path)) from None
     problems = problems or document_findings(parse_document(result, path), path)
@@ -117,7 +117,7 @@ class _Groups:
         self._links: list[tuple[_Object, tuple[str, ...], int]] = []
 
     def apply(self, rule: EnrichmentRule, number: int) -> str | None:
-        """Apply one rule; a warning when it did nothing. ``number`` counts rules from 1."""
+        """Apply one rule; return a warning if it did nothing. ``number`` counts rules from 1."""
         group = self._find(rule.group_reference)
         if group is None:
             if rule.create_if_not_exists is None:
@@ -143,7 +143,7 @@ class _Groups:
         return None
 
     def resolve_links(self, path: Path) -> list[InputError]:
-        """Turn the profiles of linked groups into group ids; those that no group has."""
+        """Replace the profiles of linked groups by group ids; return an error for each profile that no group has."""
         problems: list[InputError] = []
         for attribute, profiles, number in self._links:
             ids: list[str] = []

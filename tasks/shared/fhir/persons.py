@@ -1,6 +1,6 @@
-"""Which elements identify a person, and what they hold: one list for the leak check and the release report.
+"""The elements that identify a person, and their values: one list for the leak check and the release report.
 
-Persons are Patient, RelatedPerson, Person and Practitioner, contained ones, too. Names of Organizations, Locations,
+Persons are Patient, RelatedPerson, Person and Practitioner, also contained ones. Names of Organizations, Locations,
 Medications and Devices identify nobody.
 """
 
@@ -15,7 +15,7 @@ PERSONS: Final = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"
 
 
 class Kind(StrEnum):
-    """What an identifying value is."""
+    """Kind of an identifying value."""
 
     NAME = "name"
     TELECOM = "telecom"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Identifying(NamedTuple):
-    """One identifying value: ``path`` from the resource type, without indexes; ``system`` of an identifier."""
+    """One identifying value. ``path`` begins with the resource type, without indexes; identifiers have a ``system``."""
 
     path: str
     kind: Kind
@@ -47,13 +47,13 @@ NO_VALUES: Final = frozenset(
         "valueCode", "valueCoding",
     }
 )  # fmt: skip
-"""Codes: ``unknown`` instead of a name (data-absent-reason) is the word of many other elements."""
+"""Elements that hold codes. ``unknown`` in place of a name (data-absent-reason) also occurs in many other elements."""
 SHARED_PLACES: Final = frozenset({"city", "district", "state", "postalCode", "country"})
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def identifying(resource: Mapping[str, Any]) -> Iterator[Identifying]:
-    """Yield the identifying values of a resource: of a person all of them, else those of contained persons."""
+    """Yield the identifying values of a resource that is a person, and of the persons contained in any resource."""
     kind = resource.get("resourceType")
     path = str(kind)
     if kind in PERSONS:

@@ -1,4 +1,4 @@
-"""What is read of a resource without touching the rest: type, id, profiles, references. Numbers keep their spelling."""
+"""Read the type, the id and the references of a resource without decoding the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.shared.errors import DataError
 TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
 ID: Final = re.compile(r"[A-Za-z0-9\-.]{1,64}")
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for a text that it cannot read."""
+"""Exceptions of msgspec for a text that it cannot read."""
 
 REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
 """A reference in JSON text. It cannot match inside a string, where quotes are escaped."""
@@ -20,7 +20,7 @@ REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
 _USUAL: Final = re.compile(
     rb'\s*\{\s*"resourceType"\s*:\s*"([A-Z][A-Za-z]{1,63})"\s*,\s*"id"\s*:\s*"([A-Za-z0-9\-.]{1,64})"'
 )
-"""How nearly every resource begins: where it does, nothing more of it needs to be read."""
+"""Matches the beginning of nearly every resource. Then no more of it needs to be read."""
 
 
 class _Head(msgspec.Struct, rename="camel", gc=False):
@@ -50,7 +50,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def head_of(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
-    """Return type and id of a resource, as it is written; ``None`` for an id that is missing or no text.
+    """Return type and id of a resource; the id is ``None`` if it is missing or no text.
 
     Raises ``DataError`` (``not-a-resource``) for anything other than a JSON object with the name of a type.
     """
@@ -67,7 +67,7 @@ def head_of(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
 
 
 def references_in(raw: bytes | msgspec.Raw) -> set[str]:
-    """Return each ``reference`` in a resource or Bundle once, as it stands there."""
+    """Return the different ``reference`` values in a resource or Bundle."""
     found = set(REFERENCE.findall(memoryview(raw)))
     return {msgspec.json.decode(b'"' + one + b'"') if b"\\" in one else one.decode() for one in found}
 

@@ -1,4 +1,4 @@
-"""Content of a directory that a step reads whole: which files are data, and their order."""
+"""The data files of a directory: which files these are, and their order."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ _SHOWN: Final = 20
 
 
 def is_no_data(name: str) -> bool:
-    """Return whether a name is that of a hidden file, or of one that an editor or office program left beside another;
-    any other file is read, or an error."""
+    """Return whether a name is that of a hidden file, or of a temporary file of an editor or office program."""
     return name.startswith((".", "~", "#")) or name.endswith("~")
 
 
@@ -105,5 +104,5 @@ def as_shown(names: Iterable[str], *, most: int = _SHOWN) -> list[str]:
 
 
 def listed(directory: Path | str, names: Iterable[str]) -> str:
-    """Return the directory and the first names in it, a line each."""
+    """Return the directory and the first of ``names``, one per line."""
     return "\n  ".join([str(directory), *as_shown(names)])

@@ -1,4 +1,4 @@
-"""Intake of a foreign file: stored and checked in one pass, so that what is imported is NDJSON of FHIR resources."""
+"""Store and check a foreign file in one pass, so that an import holds only NDJSON of FHIR resources."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tasks.shared.files.zstd import decompressed, is_zstd
 
 
 class Intake:
-    """One foreign file on its way to ``<directory>/<base>.ndjson[.zst]``; its content stays as it is, byte for byte.
+    """One foreign file, stored as ``<directory>/<base>.ndjson[.zst]``. Its content is not changed.
 
-    With compression enabled plain data are compressed, and zstd data are stored as they came; without, everything is
-    stored plain. The first bytes tell which it is. ``check`` has the counts; ``part`` is handed to ``FileWork.finish``.
-    ``name`` is the file that errors name, ``most`` the limit of a line in bytes. Leaving the context without a finished
-    part removes it. Raises what ``LineCheck``, ``decompressed`` and ``PartFile`` raise, and what the source raises.
+    With compression, plain data are compressed and zstd data are stored as received; without, everything is stored
+    plain. The first bytes show whether data are zstd. ``check`` has the counts; ``FileWork.finish`` takes ``part``.
+    Errors call the file ``name``; ``most`` is the limit of a line in bytes. Leaving the context without a finished part
+    removes it. Raises what ``LineCheck``, ``decompressed`` and ``PartFile`` raise, and what the source raises.
     """
 
     def __init__(self, directory: Path, base: str, compression: CompressionConfig, *, name: str, most: int) -> None:
         self.check = LineCheck(name, most)
         self.taken = 0
-        """Bytes that came."""
+        """Bytes received."""
         self._compression = compression
         self._name = name
         self._final = directory / data_file_name(base, compressed=compression.enabled)
@@ -34,12 +34,12 @@ class Intake:
 
     @property
     def part(self) -> PartFile:
-        """Return the file that was taken in; it has not its final name yet."""
+        """Return the stored file, before it gets its final name."""
         assert self._part is not None  # noqa: S101 - ``run`` comes first
         return self._part
 
     def run(self, source: Iterable[bytes]) -> None:
-        """Take in the whole source."""
+        """Store and check the whole source."""
         incoming = self._counted(source)
         head = b""
         while len(head) < 4 and (piece := next(incoming, b"")):

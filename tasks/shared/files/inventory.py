@@ -1,8 +1,8 @@
 """An inventory: the data files below some directories, each with size and SHA-256 of its stored bytes, and one digest.
 
-The files that a step wrote, a reviewer saw at a ``wait`` and ``send`` is about to read are compared as inventories
-(docs/decisions/11-one-judge.md). The digest is the SHA-256 over one line a file, sorted by name,
-``{"name":…,"size":…,"sha256":…}``. An inventory is kept as such lines.
+Inventories show whether a reviewer saw the files that a step wrote, and ``send`` reads the files that a reviewer saw
+(docs/decisions/11-one-judge.md). The digest is the SHA-256 over one line per file, ``{"name":…,"size":…,"sha256":…}``,
+sorted by name. An inventory is stored as these lines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Inventory:
 
     @cached_property
     def lines(self) -> bytes:
-        """Return the canonical lines. JSON escapes keep names that are not UTF-8."""
+        """Return one line per file. JSON escapes keep names that are not UTF-8."""
         return b"".join(json.dumps(asdict(one), separators=(",", ":")).encode() + b"\n" for one in self.entries)
 
     @property
@@ -53,7 +53,7 @@ class Inventory:
         return hashlib.sha256(self.lines).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Save it, in a file that appears by rename. Raises ``StorageError``."""
+        """Write the lines to a file. Raises ``StorageError``."""
         write_whole(path, self.lines)
 
 
@@ -65,9 +65,10 @@ def take_inventory(
     known: Mapping[str, str] = MappingProxyType({}),
     read: Callable[[int], None] = lambda _: None,
 ) -> Inventory:
-    """Return the inventory of the files below ``folders``, named relative to ``base``; ``read`` gets the bytes read.
+    """Return the inventory of the files below ``folders``, named relative to ``base``.
 
-    A file of which the hash is ``known`` (name → SHA-256) is not read. Raises ``StorageError`` and ``Stopped``.
+    A file whose hash is ``known`` (name → SHA-256) is not read. ``read`` gets the number of bytes of each read. Raises
+    ``StorageError`` and ``Stopped``.
     """
     entries = []
     for path in (path for folder in dict.fromkeys(folders) for path in finished_files(folder)):
@@ -88,7 +89,7 @@ def _hash(path: Path, stop: Stop, read: Callable[[int], None]) -> str:
 
 
 def load(path: Path, digest: str) -> Inventory | None:
-    """Return a stored inventory; ``None`` if it no longer has this digest."""
+    """Return a stored inventory; ``None`` if its file is missing, damaged, or has another digest."""
     try:
         lines = path.read_bytes().splitlines()
         # json reads names that are not UTF-8, msgspec does not.
@@ -118,7 +119,7 @@ def kept_at(job_dir: Path, position: int) -> Path:
 
 
 def differences(before: Inventory, now: Inventory) -> list[str]:
-    """Return the first twenty differences, a line each for a person: removed, added, changed."""
+    """Return a line for each of the first twenty differences: removed, added, changed."""
     old, new = ({one.name: one for one in files.entries} for files in (before, now))
     told = [f"removed: {name}" for name in old.keys() - new.keys()]
     told += [f"added: {name}" for name in new.keys() - old.keys()]

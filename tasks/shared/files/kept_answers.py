@@ -33,15 +33,17 @@ class FailedAnswers:
         self._part = part
 
     def begin(self) -> Self:
-        """Remove the answers of the run before. Call it once for a run. Raises ``StorageError``."""
+        """Remove the answers of the previous run (a part: none). Call it once per run. Raises ``StorageError``."""
         with storage_errors(self._directory):
             for old in self._directory.glob("[0-9]*.txt") if not self._part else ():
                 old.unlink(missing_ok=True)
         return self
 
     def save_answer_of(self, error: SluiceError, *, answer: Answer | None = None) -> None:
-        """Save the answer that caused ``error``, if any (``answer`` where it has none), and name the file in its hint.
-        A failure to save it is only logged, because ``error`` happened first."""
+        """Save ``answer``, by default the one that caused ``error``, and name the file in the hint of ``error``.
+
+        Does nothing without an answer. A failure to save it is only logged, because ``error`` happened first.
+        """
         answer = answer or error.answer
         if answer is None or not answer.body:
             return

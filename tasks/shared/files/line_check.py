@@ -1,7 +1,7 @@
-"""Check of what is imported, line by line, while the bytes pass (docs/steps.md).
+"""Check imported data line by line while they are stored (docs/steps.md).
 
-Each line is a JSON object with a ``resourceType``, in UTF-8. It is read in full, without building Python values, so the
-check costs less than storing the data. No error quotes the content.
+Each line must be a JSON object with a ``resourceType``, in UTF-8. The whole line is parsed, but only few members become
+Python values, so the check costs less than storing the data. No error quotes the content.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Entry(msgspec.Struct, gc=False):
 
 
 class _Line(msgspec.Struct, rename="camel", gc=False):
-    """The members of a line that tell whether it is a resource, and whether its source was complete."""
+    """The members of a line that show whether it is a resource, and whether its source was complete."""
 
     resource_type: Any = None
     entry: list[_Entry] | None = None
@@ -57,15 +57,15 @@ _line = msgspec.json.Decoder(_Line)
 
 
 class ExportLogError(DataError):
-    """The file is the log that an export tool leaves beside the data: it is not imported."""
+    """The file is the log of an export tool, which is not imported."""
 
 
 class LineCheck:
     """Checks NDJSON that arrives in pieces of any size, and counts. Errors are ``DataError``.
 
-    ``name`` is the file that errors name, as ``name:line``; ``most`` the limit of a line in bytes. ``lines`` are those
-    that are not blank, ``resources`` and ``patients`` count those of a Bundle one by one, ``types`` the lines by type.
-    ``outcomes`` are OperationOutcomes as lines of their own: a warning.
+    Errors name the line as ``name:line``; ``most`` is the limit of a line in bytes. ``lines`` counts lines that are not
+    blank, ``types`` counts these by resource type. ``resources`` and ``patients`` include the entries of Bundles.
+    ``outcomes`` counts OperationOutcomes that are lines of their own.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -99,7 +99,7 @@ class LineCheck:
                 raise line_too_large(self._where, self._most)
 
     def finish(self) -> None:
-        """Check the last line, if it has no line feed, and that there was any."""
+        """Check a last line without line feed. Raises ``DataError`` (``empty-file``) if there was no line."""
         self._check(b"".join(self._begun))
         if not self.lines:
             hint = "this can be the result of an interrupted export; leave the file out if it is meant to be empty"
@@ -110,7 +110,7 @@ class LineCheck:
         return f"{self._name}:{self._number}"
 
     def _check_head(self, head: bytes) -> None:
-        """Refuse what cannot be NDJSON before more of it is read."""
+        """Raise an error if the first bytes show that the file cannot be NDJSON."""
         if head.startswith(_BOM):
             raise self._error("bom", "the file begins with a byte order mark", "save it as UTF-8 without one")
         if head.startswith(_ARCHIVES) or is_zstd(head):
@@ -150,7 +150,7 @@ class LineCheck:
             raise self._error("data-in-binary", "a Binary holds data in a wrapper, which no step would look into", hint)
 
     def _unusual(self, line: bytes) -> DataError:
-        """Raise for a line that is no object, or whose ``entry`` is no list of them."""
+        """Raise the error for a line that is no object, or whose ``entry`` is no list of objects."""
         if not line.lstrip().startswith(b"{"):
             hint = "write one resource per line instead" if line.lstrip().startswith(b"[") else _ONE_LINE
             raise self._error("not-object", "the line is JSON, but not an object", hint)
@@ -171,7 +171,7 @@ class LineCheck:
                     self._check_outcome(entry.resource.issue)
 
     def _matches(self, read: _Line) -> int:
-        """Return how many entries of a searchset are hits of the search, not what was included with them."""
+        """Return how many entries of a searchset are hits of the search, not included resources or outcomes."""
         searches = [entry.search for entry in read.entry or ()]
         return sum(1 for search in searches if search is None or search.mode not in ("include", "outcome"))
 

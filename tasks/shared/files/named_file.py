@@ -11,12 +11,12 @@ from typing import Any, Final, NoReturn
 from tasks.shared.errors import InputError
 
 LARGEST_FILE: Final = 64 << 20
-"""Bytes. Real ones have a few hundred kilobytes; a data file given by mistake must not fill the memory."""
+"""Limit in bytes. Real files have a few hundred kB; a data file given by mistake must not fill the memory."""
 
 
 @dataclass(frozen=True)
 class JsonFile:
-    """A kind of file: how the references of its errors (``InputError``) begin, and its name for people."""
+    """A kind of file: the prefix of its error references, and its name for people. Errors are ``InputError``."""
 
     kind: str
     name: str
@@ -24,7 +24,7 @@ class JsonFile:
     def read(self, path: Path) -> bytes:
         """Return the bytes of the file."""
         try:
-            if path.exists() and not path.is_file():  # a pipe would be waited for, and be empty for ``continue``
+            if path.exists() and not path.is_file():  # reading a pipe may block, and ``continue`` finds it empty
                 raise InputError(f"{self.kind}-unreadable", f"{self.name} is not a regular file", context=str(path))
             with path.open("rb") as file:
                 content = file.read(LARGEST_FILE + 1)
@@ -38,7 +38,7 @@ class JsonFile:
         return content
 
     def parse(self, content: bytes, path: Path, parse: Callable[[bytes], Any]) -> Any:
-        """Return the document in ``content`` as ``parse`` reads it, by ``strict_json``; errors name ``path``."""
+        """Return ``parse(content)``, where ``parse`` raises the errors of ``strict_json``; errors name ``path``."""
 
         def refuse(message: str, where: str = "", hint: str | None = None) -> NoReturn:
             raise InputError(f"{self.kind}-not-json", message, context=f"{path}{where}", hint=hint) from None

@@ -16,8 +16,8 @@ _BLANK: Final = re.compile(rb"\s*")
 
 
 def pieces(path: Path, *, stored: Callable[[bytes], object] = lambda _: None) -> Iterator[bytes]:
-    """Yield the content of a data file; its first bytes tell whether it is compressed, not its name. ``stored`` gets
-    each piece as it is on the disk. Raises ``StorageError``, and ``DataError`` for broken zstd data."""
+    """Yield the uncompressed content of a data file. Its first bytes show whether it is compressed, not its name.
+    ``stored`` gets each piece as stored. Raises ``StorageError``, and ``DataError`` for broken zstd data."""
     with storage_errors(path), path.open("rb", buffering=0) as file:
         head = file.read(_PIECE)
 

@@ -49,7 +49,7 @@ def publish(final: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a small file (0600): afterwards it is there whole, also after a power cut. Raises ``StorageError``."""
+    """Write a small file (0600), which is whole or absent, also after a power cut. Raises ``StorageError``."""
     with PartFile(path) as part:
         part.write(content)
         part.sync()
@@ -89,18 +89,18 @@ class PartFile:
         self._stored = _Hashed(self._file)
         self._zstd = None
         if level is not None:
-            # One thread of its own takes the compression off the thread that reads and checks.
+            # threads=1: zstd compresses in a thread of its own, beside the thread that reads and checks.
             compressor = zstandard.ZstdCompressor(LEVELS[level], threads=1, write_checksum=True)
             self._zstd = compressor.stream_writer(self._stored, closefd=False)  # type: ignore[arg-type]
 
     @property
     def size(self) -> int:
-        """Bytes of the stored file."""
+        """Return the bytes of the stored file."""
         return self._stored.size
 
     @property
     def sha256(self) -> str:
-        """SHA-256 (hex) of the stored file."""
+        """Return the SHA-256 (hex) of the stored file."""
         return self._stored.hash.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Answers of services: what arrived, and what of it may be shown (docs/services.md)."""
+"""Answers of services, and which parts of them may be shown (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Answer:
 
 
 def issues(body: bytes) -> list[tuple[str, str]]:
-    """Return (severity, code) of each issue of an OperationOutcome, of those codes that FHIR defines."""
+    """Return (severity, code) of each issue of an OperationOutcome whose code FHIR defines."""
     outcome = object_of(parse_json(body))
     if outcome.get("resourceType") != "OperationOutcome":
         return []
@@ -58,8 +58,8 @@ def issues(body: bytes) -> list[tuple[str, str]]:
 
 
 def issue_texts(body: bytes) -> str:
-    """Return the texts of an OperationOutcome on one line, after a colon: only where they cannot hold data of a person,
-    as in an answer to a synthetic request. Empty for any other body."""
+    """Return a colon and the texts of an OperationOutcome on one line; empty for any other body. Call it only if the
+    texts cannot hold data of a person, as in an answer to a synthetic request."""
     outcomes = map(object_of, list_of(object_of(parse_json(body)).get("issue")))
     texts = [one.get("diagnostics") or object_of(one.get("details")).get("text") for one in outcomes]
     shown = " ".join(" ".join(text for text in texts if isinstance(text, str)).split())

@@ -1,7 +1,7 @@
 """Credentials of a service: Basic, OAuth 2.0 client credentials, API key (docs/configuration.md).
 
-Tokens are kept for the process, per issuer and client, so that all clients of a run share one; they are refreshed 30
-seconds before they expire. How a client identifies itself to the issuer is authlib's.
+The process keeps one token per issuer and client, which all clients of a run share. Tokens are refreshed 30 seconds
+before they expire. authlib writes the client's credentials into the token request.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _CODE: Final = re.compile(r"[a-z_]{1,40}")
 """An error code of RFC 6749; anything else is text of the issuer."""
 
 Fetch = Callable[[str, str, Mapping[str, str], bytes | None], Answer]
-"""Sends a request (method, URL, headers, body) without credentials, repeated by the retry block. Any status below 500
-but 408 and 429 is returned; other failures raise."""
+"""Sends a request (method, URL, headers, body) without credentials, with retries. Returns an answer with 2xx or 4xx;
+raises an error for 407, 408, 429 and everything else."""
 
 Origin = tuple[str, str, int]
 
@@ -45,8 +45,8 @@ def origin_of(url: httpx.URL) -> Origin:
 
 
 class OriginAuth(httpx.Auth):
-    """httpx's hook: adds the credentials to requests to these origins, and to no others. After a 401 a bearer token is
-    dropped, and the request repeated once with a fresh one."""
+    """Adds the credentials to requests to these origins, and to no others. After a 401 it drops a bearer token, and
+    repeats the request once with a new one."""
 
     def __init__(self, credentials: Credentials, origins: frozenset[Origin]) -> None:
         self._credentials = credentials
@@ -67,7 +67,7 @@ class OriginAuth(httpx.Auth):
 
 @dataclass
 class _Token:
-    """The token of one client, as far as there is one; a thread that needs it during a fetch waits for this fetch."""
+    """The token of one client, ``None`` before the first. A thread that needs it waits for a fetch under way."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     value: str | None = field(default=None, repr=False)
@@ -110,7 +110,7 @@ class Credentials:
         return self._fixed if self._grant is None else {"Authorization": f"Bearer {self._grant.token()}", **self._fixed}
 
     def drop(self, sent: Mapping[str, str]) -> bool:
-        """Forget a token that a service has refused; return whether there can be another one."""
+        """Forget a token that a service has refused; return whether a new one can be obtained."""
         if self._grant is not None:
             self._grant.drop(sent["Authorization"].removeprefix("Bearer "))
         return self._grant is not None
@@ -125,7 +125,7 @@ class _ClientCredentials:
         self._id = auth.oauth_client_id or ""
         self._secret = auth.oauth_client_secret.get_secret_value() if auth.oauth_client_secret else ""
         self._fetch = fetch
-        # With its digest, a block with a wrong secret does not get the token of a block with the right one.
+        # The digest of the secret is in the key, so a block with a wrong secret gets no token of another block.
         key = (self._issuer, self._id, hashlib.sha256(self._secret.encode()).digest())
         with _tokens_lock:
             self._token = _tokens.setdefault(key, _Token())
@@ -191,7 +191,7 @@ class _ClientCredentials:
         return self._trusted(endpoint), "client_secret_basic" if basic else "client_secret_post"
 
     def _trusted(self, endpoint: str) -> str:
-        """Return the token endpoint, if it may get the secret: with TLS, or of an issuer without TLS that is near."""
+        """Return the token endpoint if it may get the secret: it has TLS, or the issuer is near and has none."""
         near = self._issuer.lower().startswith("http:") and _is_near(urlsplit(self._issuer).hostname or "")
         if not endpoint.lower().startswith("https:") and not near:
             hint = "use an https issuer; plain HTTP is for issuers on loopback or at a private address"

@@ -1,7 +1,7 @@
 """The client of every outgoing HTTP call (docs/services.md): httpx, one client per thread.
 
-``send`` makes a call and returns the whole answer, again and again while the failure is transient; ``stream`` opens a
-download, once; ``peek`` asks whether the service is there.
+``send`` makes a call, repeats it after transient errors, and returns the whole answer; ``stream`` opens a download in
+one attempt; ``peek`` asks whether the service is there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tasks.shared.http.retry import retrying
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
-# Their documented loggers: below WARNING they log URLs with their query, and headers, wherever a site sets
-# PREFECT_LOGGING_ROOT_LEVEL or another level for all libraries.
+# Below WARNING these loggers print headers, and URLs with their query. A site may set PREFECT_LOGGING_ROOT_LEVEL or
+# another level for all libraries.
 for _name in ("httpx", "httpcore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
@@ -47,11 +47,11 @@ _AGENT: Final = {"User-Agent": f"sluice/{metadata.version('sluice')}", "Accept-E
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request; ``operation`` is what errors call it.
+    """A request, which errors call ``operation``.
 
-    A body that is an iterable starts anew for each attempt (no generator); its length is a header of the caller's.
-    ``timeout`` (seconds) replaces the client's. Answers are 2xx and statuses in ``accept``; after one in ``transient``
-    the same call may succeed later.
+    An iterable body must start anew for each attempt, so it is no generator; its length is in ``headers``. ``timeout``
+    (seconds) replaces that of the client. A call succeeds with 2xx or a status in ``accept``; after a status in
+    ``transient`` the same call may succeed later.
     """
 
     method: str
@@ -70,10 +70,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A service as the configuration names it; ``key`` is that under ``services``.
+    """A service of the configuration; ``key`` is its key under ``services``.
 
     The credentials of ``auth`` go to the origin of ``url`` (scheme, host, port) and to no other. ``timeout`` (seconds)
-    is httpx's.
+    limits each operation of httpx.
     """
 
     key: str
@@ -85,8 +85,8 @@ class Endpoint:
 class ServiceClient:
     """The calls of one step to one service; thread-safe.
 
-    ``within`` (seconds) is for all attempts of all calls together, and replaces the timeout. ``stop`` ends a wait
-    between attempts. Raises ``InputError`` for what of this cannot be used.
+    ``within`` (seconds) limits all attempts of all calls together, and replaces the timeout. ``stop`` ends a wait
+    between attempts. Raises ``InputError`` for settings that cannot be used.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class ServiceClient:
         """``retry.retrying`` for calls of this client."""
 
     def send(self, call: Call, *, retry: bool = True) -> Answer:
-        """Make a call; return the whole answer when the call accepts its status.
+        """Make a call; return the whole answer if the call accepts its status.
 
-        Every attempt sends the same bytes; ``retry=False`` makes one. A redirect is followed for GET and HEAD, within
+        Every attempt sends the same bytes; ``retry=False`` makes one. Redirects are followed for GET and HEAD, within
         the origin. Raises ``ServiceBusyError`` for a transient status and ``NetworkError`` when no answer came, both
         after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
         """
@@ -139,9 +139,9 @@ class ServiceClient:
     ) -> Iterator[httpx.Response]:
         """Open a call whose answer is streamed, in one attempt; read it with ``iter_raw()``, whose errors are ours.
 
-        With ``follow`` redirects lead to other origins, too, then without credentials; never out of TLS.
-        ``credentials``: ``None`` sends them to their origin, ``True`` also to that of this URL (requiresAccessToken)
-        unless that means leaving TLS, ``False`` nowhere. The timeout is that of the longest silence.
+        With ``follow``, redirects to other origins are followed without credentials, but never from TLS to plain HTTP.
+        ``credentials``: ``None`` sends them to their origin; ``True`` also to that of this URL, unless that leaves TLS;
+        ``False`` to none. The timeout limits the longest silence.
         """
         auth = self._auth(call.url, credentials)
         with self._open(call, auth, follow=follow, repeated=repeated) as (where, response):
@@ -185,7 +185,7 @@ class ServiceClient:
     def _open(
         self, call: Call, auth: httpx.Auth | None, *, follow: bool = False, repeated: bool = False
     ) -> Iterator[tuple[RequestContext, httpx.Response]]:
-        """Yield the response to a call, its body not read yet, from where the redirects lead to."""
+        """Follow redirects; yield the last request and its response, whose body is not read yet."""
         for _ in range(MAX_REDIRECTS + 1):
             where = self._where(call)
             with self._request(call, where, auth, repeated=repeated) as response:
@@ -223,7 +223,7 @@ class ServiceClient:
             log_request(where.method, where.url, str(response.status_code), begun)
 
     def _client(self) -> httpx.Client:
-        """Return this thread's client: httpcore's pool closes connections under threads that share it."""
+        """Return this thread's client. In a shared one, httpcore's pool closes connections that other threads use."""
         client: httpx.Client | None = getattr(self._local, "client", None)
         if client is None:
             transport = self._transport(self._verify, self._proxies)
@@ -237,7 +237,7 @@ class ServiceClient:
         return RequestContext(self.service, call.operation, call.method.upper(), call.url, host)
 
     def _auth(self, url: str, credentials: bool | None = None) -> httpx.Auth | None:
-        """Return who gets the credentials of a call: their origin, with ``True`` that of the URL, too."""
+        """Return the authentication of a call, ``None`` for none; ``credentials`` as in ``stream``."""
         if self._own is None or credentials is False:
             return None
         origins, target = {self._own}, origin_of(_url(url))
@@ -258,7 +258,7 @@ def _read(where: RequestContext, response: httpx.Response) -> Answer:
         raise error_without_answer(error, where) from None
 
 
-@functools.lru_cache(maxsize=64)  # a step asks the same one again and again
+@functools.lru_cache(maxsize=64)  # a step requests the same URL again and again
 def _url(text: str) -> httpx.URL:
     """Return a parsed URL. Raises ``InputError`` (``url-invalid``)."""
     try:
@@ -272,7 +272,7 @@ def _url(text: str) -> httpx.URL:
 
 
 def _redirected(where: RequestContext, response: httpx.Response, *, follow: bool) -> str | None:
-    """Return where an answer sends us, if it does. Raises ``ServiceError`` where we may not go there."""
+    """Return the URL that an answer redirects to; ``None`` without one. Raises ``ServiceError`` for a forbidden one."""
     if not response.has_redirect_location:
         return None
     hint, what = "configure the URL that it redirects to", "was redirected"

@@ -1,8 +1,8 @@
-"""Downloading NDJSON: streamed into an ``Intake``, tried again from its beginning while that helps.
+"""Download NDJSON: stream each file into an ``Intake``, and start it anew after a transient error.
 
-No deadline for the whole request; no byte for the stall timeout ends it with a ``StalledError``, which is not retried,
-and neither is an error of the file system. The length is checked against ``Content-Length`` by httpx. Redirects are
-followed, to other hosts without credentials (docs/services.md).
+The request as a whole has no deadline. If no byte arrives for the stall timeout, it ends with a ``StalledError``, which
+is not retried. httpx checks the length against ``Content-Length``. Redirects to other hosts are followed without
+credentials (docs/services.md).
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from tasks.shared.http.answer import place
 from tasks.shared.http.client import Call, ServiceClient
 from tasks.shared.stop import Stop
 
-STALL_TIMEOUT: Final = 60.0
-"""Seconds; the default of ``services.extractor.download_stall_timeout``. Also what 0 selects."""
-
 _OPERATION: Final = "download"
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml", "text/xml", "application/xml", "application/fhir+xml"})
 """Types that even a careless server does not use for NDJSON."""
@@ -32,7 +29,7 @@ _PAGES: Final = frozenset({"text/html", "application/xhtml+xml", "text/xml", "ap
 
 @dataclass(frozen=True)
 class Downloader:
-    """Downloads files for one step; thread-safe. ``most`` is the limit of a line in bytes."""
+    """Downloads files for one step; thread-safe. ``most`` limits a line (bytes), ``stall_timeout`` is in seconds."""
 
     client: ServiceClient
     compression: CompressionConfig
@@ -40,7 +37,7 @@ class Downloader:
     stall_timeout: float
 
     def fetch(self, url: str, directory: Path, base: str, stop: Stop, credentials: bool | None = None) -> Intake:
-        """Return what was downloaded, checked and not yet published; the caller finishes its part.
+        """Return the downloaded and checked file; the caller publishes its ``part``.
 
         ``credentials`` as in ``ServiceClient.stream``. Nothing is left on disk after an error. Raises the errors of
         ``Intake`` and of the client, ``ServiceError`` (``download-media-type``), and ``StalledError``.
@@ -60,13 +57,12 @@ class Downloader:
         return self.client.retrying(sleep=stop.sleep)(attempt)
 
     def _take(self, intake: Intake, url: str, stop: Stop, credentials: bool | None, *, repeated: bool) -> None:
-        timeout = self.stall_timeout or STALL_TIMEOUT
-        call = Call("GET", url, _OPERATION, headers={"Accept": "application/fhir+ndjson"}, timeout=timeout)
+        call = Call("GET", url, _OPERATION, headers={"Accept": "application/fhir+ndjson"}, timeout=self.stall_timeout)
         with self.client.stream(call, follow=True, credentials=credentials, repeated=repeated) as response:
             if response.headers.get("Content-Encoding", "").strip().lower() not in {"", "identity", "zstd"}:
                 raise _refused(url, "with a Content-Encoding that was not requested")
             intake.run(self._pieces(response, stop))
-            # Afterwards, because the error of a first line that is a login page is more precise.
+            # Checked last: for the text of a login page, the error of ``LineCheck`` is more precise.
             if response.headers.get("Content-Type", "").partition(";")[0].strip().lower() in _PAGES:
                 raise _refused(url, "with the Content-Type of a page")
 

@@ -1,4 +1,4 @@
-"""Errors of a call: for an answer that is not accepted, and for none (docs/services.md).
+"""Errors of a call: for an answer that is not accepted, and for no answer (docs/services.md).
 
 An error names service, operation, host and status, and the issue codes of an OperationOutcome. It never quotes a body,
 because services put patient data and stack traces into it, nor a text of httpx, which may quote headers. The answer
@@ -35,7 +35,7 @@ E = TypeVar("E", bound=SluiceError)
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The request an error is about. ``service`` is the key under ``services``; ``proxy`` the host it went through."""
+    """The request that an error is about. ``service`` is the key under ``services``, ``proxy`` the proxy's host."""
 
     service: str
     operation: str
@@ -103,8 +103,8 @@ def _other(status: int) -> tuple[str, str]:
 
 
 def error_without_answer(error: Exception, where: RequestContext, *, in_body: bool = False) -> SluiceError:
-    """Return our error for an exception of httpx. ``in_body``: a part of a streamed answer had arrived, so a timeout is
-    a ``StalledError``."""
+    """Return our error for an exception of httpx. ``in_body``: the answer had begun, so a timeout is a
+    ``StalledError``."""
     later = f"services.{where.service}: is the service running, and reachable from this machine?"
     through = f", through the proxy {where.proxy}" if where.proxy else ""
     peer = f"the proxy {where.proxy}" if where.proxy else where.host

@@ -1,8 +1,8 @@
 """TLS and proxies of every outgoing call (docs/services.md), S3 included, and the check of the environment.
 
 ``tls.ca_cert_path`` is added to the operating system's trust store and may hold server certificates, too. The variables
-``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` name proxies, in lower case, which wins, and in upper
-case; loopback is never proxied. What of them cannot work is an error that names the variable.
+``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` name proxies; their lower-case forms win. Loopback is
+never proxied. A value that cannot be used is an error that names the variable.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _KEEP_ALIVE_SECONDS: Final = 4.0  # many servers close an idle connection after 
 
 
 def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Return the context of every TLS connection, made once. Raises ``InputError`` for a bundle or ``SSL_CERT_FILE``
-    that cannot be used."""
+    """Return the context of all TLS connections. Raises ``InputError`` for a bundle or ``SSL_CERT_FILE`` that cannot be
+    used."""
     return _context(tls.ca_cert_path, tls.insecure_skip_verify, os.environ.get("SSL_CERT_FILE", ""))
 
 
@@ -63,7 +63,7 @@ def _add_bundle(context: ssl.SSLContext, path: Path) -> None:
 
 
 EXCLUDED: Final = "SLUICE_NO_PROXY"
-"""Holds the user's ``NO_PROXY`` where that of this process is cut to what Prefect's client can read."""
+"""Variable with the user's ``NO_PROXY``, if this process has cut its own to what Prefect's client can read."""
 
 
 def excluded_hosts(values: Mapping[str, str]) -> list[str]:
@@ -73,8 +73,8 @@ def excluded_hosts(values: Mapping[str, str]) -> list[str]:
 
 
 class Proxies:
-    """The proxies of this process, as the environment names them. Raises ``InputError`` (``proxy-invalid``), which
-    names the variable and not its text: it may hold a password."""
+    """The proxies that the environment names. Raises ``InputError`` (``proxy-invalid``), which names the variable but
+    not its value: it may hold a password."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         values = os.environ if environ is None else environ
@@ -96,7 +96,7 @@ _PROBED: Final = [
     for name, value in {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 3}.items()
     if hasattr(socket, name)
 ]
-"""A host that is gone is noticed after two minutes, not after the timeout of a long wait."""
+"""Options for TCP keep-alive: a lost host is noticed after two minutes, not after the timeout of a long wait."""
 
 
 class Transport(httpx.BaseTransport):
@@ -124,8 +124,8 @@ class Transport(httpx.BaseTransport):
 
 @dataclass(frozen=True)
 class Network:
-    """How services are reached. ``environ`` names the proxies (default: that of this process); ``transport`` makes the
-    connections of one thread."""
+    """The settings of connections. ``environ`` names the proxies (default: the environment of this process);
+    ``transport`` makes the connections of one thread."""
 
     tls: TlsConfig
     environ: Mapping[str, str] | None = None

@@ -1,7 +1,7 @@
 """What ``-v`` prints for each request: method, address and result (docs/commands.md).
 
-A line has the status or the error and the time; never a body, a header, a user, a password or a query (permissions,
-identifiers of persons), and no id behind a resource type.
+A line has the status or the error, and the time. It never has a body, a header, a user, a password, a query
+(permissions, identifiers of persons) or the id after a resource type.
 """
 
 from __future__ import annotations

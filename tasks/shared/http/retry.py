@@ -1,7 +1,7 @@
-"""Repetition of calls: when, how often, and how long the wait is.
+"""Repeat calls after transient errors.
 
-The type of the error decides, never its text; the number of attempts is ``retry.max_attempts``, the first one included;
-the wait is ``min(initial * 2^attempt, max)`` with the attempt counted from 0, raised to the value of ``Retry-After``.
+The type of the error decides, never its text. ``retry.max_attempts`` includes the first attempt. The wait is
+``min(initial * 2^attempt, max)``, with attempts counted from 0, or the value of ``Retry-After`` if that is longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.shared.log import logger
 from tasks.shared.meter import Held, Meter
 
 MAX_RETRY_AFTER: Final = 3600.0
-"""Seconds that a ``Retry-After`` counts for at most: one that asks for a day would hold a run in silence."""
+"""Longest ``Retry-After`` (seconds) that is obeyed: one that asks for a day would hold a run in silence."""
 
 
 def wait_seconds(rules: RetryConfig, attempt: int, retry_after: float | None) -> float:

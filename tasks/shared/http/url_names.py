@@ -1,4 +1,4 @@
-"""Names of files from the URLs they come from (docs/steps.md).
+"""Derive the names of files from their URLs (docs/steps.md).
 
 A name is the last path segment without the query, decoded; characters that are not letters, digits, blanks or
 ``.-_()`` become ``_``.
@@ -30,8 +30,9 @@ def base_of(url: str) -> str:
 
 
 def named_urls(urls: Sequence[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Return base name → URL, in order: the same list, the same names, and no two are equal in whatever case, nor equal
-    to one that is ``taken``. When a name occurs again the later ones get ``-2``, ``-3``, …
+    """Return base name → URL, in order. The same list always gives the same names.
+
+    No two names are equal, in any case, nor equal to one in ``taken``: repeated names get ``-2``, ``-3``, …
     """
     bases = [base_of(url) for url in urls]
     wanted = {base.casefold() for base in bases}
@@ -63,5 +64,5 @@ def _safe(name: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Return whether the text is meant as an HTTP URL."""
+    """Return whether the text begins like an HTTP URL."""
     return text.lower().startswith(("http://", "https://"))
