@@ -26,7 +26,7 @@ from flows.job.record import (
 from flows.job.state import JobState
 from flows.job.watch import Watch
 from flows.prefect.api import PrefectApi
-from flows.prefect.artifacts import REPORT, Page, best_effort
+from flows.prefect.artifacts import JOB, REPORT, Artifact, best_effort
 from flows.reports.job_log import job_log
 from flows.reports.page import page_of
 from flows.reports.status import status_of
@@ -55,8 +55,8 @@ class RunningJob:
     presenter: Presenter
     stop: Stop
     watch: Watch
-    page: Page
-    short: Page
+    page: Artifact
+    short: Artifact
     """The short form of the release report."""
     deployed: bool
     crtdl: Path | None = None
@@ -124,8 +124,8 @@ class RunningJob:
             refuse_changed_steps(record, loaded.config.pipeline.enabled_steps)
             yield cls(
                 id=job_id, inputs=inputs, loaded=loaded, directory=directory, writer=writer, presenter=presenter,
-                stop=stop, watch=Watch(writer, stop, presenter.progress), page=Page(api, job_id),
-                short=Page(api, job_id, REPORT), deployed=deployed,
+                stop=stop, watch=Watch(writer, stop, presenter.progress), page=Artifact(api, job_id, JOB),
+                short=Artifact(api, job_id, REPORT), deployed=deployed,
             )  # fmt: skip
 
     def prepare(self) -> None:

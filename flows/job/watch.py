@@ -14,6 +14,7 @@ from typing import Final
 
 from flows.job.record import ProgressRecord, RecordWriter
 from flows.prefect.api import PrefectApi
+from flows.prefect.artifacts import PROGRESS, Artifact
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.meter import STILL, Held, Meter, Snapshot
@@ -44,7 +45,7 @@ class Watch:
         self._busy = threading.Lock()
         """Held while progress is written, so that none is written once the step has ended."""
         self._end = threading.Event()
-        self._artifact: str | None = None
+        self._progress = Artifact(self._api, writer.job_id, PROGRESS, "progress")
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -66,9 +67,9 @@ class Watch:
         finally:
             with self._busy:
                 self._step = None
-        if self._artifact is not None:
+        if self._progress.id is not None:
             with suppress(SluiceError):
-                self._publish(f"Step {position}, {name}: ended", 100)
+                self._progress.publish(f"{PROGRESS}{position}, {name}: ended", 100)
 
     def _loop(self) -> None:
         called = time.monotonic()
@@ -96,16 +97,7 @@ class Watch:
             self._writer.write({"progress": progress}, by=self._api)
             # All input read is not the end: the last answers of a service are still to come.
             percent = min(round(100 * (snapshot.fraction or 0.0)), 99)
-            self._publish(f"Step {position}, {name}: {text}", percent)
-
-    def _publish(self, title: str, percent: int) -> None:
-        """Create or change the run's progress artifact."""
-        body = {"description": title, "data": percent}
-        if self._artifact is None:
-            about = {"type": "progress", "flow_run_id": self._writer.job_id}
-            self._artifact = self._api.created("/artifacts/", about | body)
-        else:
-            self._api.request("PATCH", f"/artifacts/{self._artifact}", body)
+            self._progress.publish(f"{PROGRESS}{position}, {name}: {text}", percent)
 
 
 def stop_asked(api: PrefectApi, job_id: str) -> str | None:

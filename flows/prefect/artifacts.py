@@ -1,4 +1,4 @@
-"""The artifacts of a run: the job's page and the short form of its release report, replaced in place.
+"""The artifacts of a run, replaced in place: the job's page, the short form of its release report, its progress.
 
 They have no key, which would be shown as their title. Their description is the title, and its beginning tells them
 apart.
@@ -19,6 +19,9 @@ JOB = "**The page of the job**"
 REPORT = "**The release report**"
 """Beginning of the title of the release report's short form."""
 
+PROGRESS = "Step "
+"""Beginning of the title of the running step's progress."""
+
 
 @contextmanager
 def best_effort(what: str) -> Iterator[None]:
@@ -29,26 +32,25 @@ def best_effort(what: str) -> Iterator[None]:
         logger.warning("%s is not written: %s", what, error.message)
 
 
-class Page:
-    """A page of a run, with one ``heading``; a page left by an earlier process is looked up once."""
+class Artifact:
+    """An artifact of a run, whose title begins with ``heading``; one left by an earlier process is looked up once."""
 
-    def __init__(self, api: PrefectApi, run_id: str, heading: str = JOB) -> None:
+    def __init__(self, api: PrefectApi, run_id: str, heading: str, kind: str = "markdown") -> None:
+        self.id: str | None = None
         self._heading = heading
         self._api = api
-        self._run_id = run_id
-        self._id: str | None = None
+        self._new = {"type": kind, "flow_run_id": run_id}
 
-    def publish(self, title: str, text: str) -> None:
-        """Replace the title, one line of Markdown, and the text of the page."""
-        body = {"description": title, "data": text}
-        known, self._id = self._id or self._find(), None  # searched again if the answer to this is lost
+    def publish(self, title: str, data: str | int) -> None:
+        """Replace the title, one line of Markdown, and the text or percentage."""
+        body = {"description": title, "data": data}
+        known, self.id = self.id or self._find(), None  # searched again if the answer to this is lost
         if known is None or self._api.request("PATCH", f"/artifacts/{known}", body) is None:
-            new = {"type": "markdown", "flow_run_id": self._run_id}
-            known = self._api.created("/artifacts/", new | body)
-        self._id = known
+            known = self._api.created("/artifacts/", self._new | body)
+        self.id = known
 
     def _find(self) -> str | None:
-        found = artifacts_of(self._api, self._run_id)
+        found = artifacts_of(self._api, self._new["flow_run_id"])
         ours = [one for one in found if str(one.get("description")).startswith(self._heading)]
         return str(ours[-1]["id"]) if ours else None
 

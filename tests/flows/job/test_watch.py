@@ -28,6 +28,8 @@ def test_the_progress_of_each_step_is_shown_recorded_and_one_artifact(
 ) -> None:
     monkeypatch.setattr("flows.job.watch.SHOW_EVERY", 0.01)
     monkeypatch.setattr("flows.job.watch.CALL_EVERY", 0.02)
+    of_an_earlier_process = {"id": "left", "type": "progress", "description": "Step 1, local_import: 1 file"}
+    prefect.artifacts["left"] = of_an_earlier_process
     shown: list[str] = []
     written: list[Any] = []
     writer = RecordWriter(prefect.api, JOB)
