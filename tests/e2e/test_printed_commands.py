@@ -32,7 +32,7 @@ def test_each_printed_command_runs_elsewhere(tmp_path: Path, prefect_api: str) -
     assert printed
     for line in sorted(printed):
         ran = subprocess.run(
-            [*shlex.split(line), *jobs], cwd=tmp_path, env=sluice.environment, stdin=subprocess.DEVNULL,
+            shlex.split(line), cwd=tmp_path, env=sluice.environment, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert (ran.returncode, started.job in ran.stdout) == (0, True), (line, ran.stderr)

@@ -63,6 +63,7 @@ def test_a_failed_job_ends_with_its_error_as_message_and_without_a_traceback(
     fhir.faults({"action": "status", "method": "POST", "status": 403, "times": None})
     failed = sluice("pipeline", "start", "config.yaml")
     assert failed.code == 1
+    assert f"pipeline continue {config} {failed.job}" in failed.err
     run = ask_prefect("GET", f"{prefect_api}/flow_runs/{failed.job}")
     assert run["state_type"] == "FAILED"
     assert run["state"]["message"].startswith("send: error[")

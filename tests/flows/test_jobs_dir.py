@@ -1,4 +1,4 @@
-"""The jobs directory is private to its user, and no link is followed below it."""
+"""The jobs directory is private to its user."""
 
 from __future__ import annotations
 
@@ -66,15 +66,11 @@ def test_a_jobs_directory_of_another_user_is_refused(tmp_path: Path, linked: boo
     assert (refused.value.reference, refused.value.exit_code) == ("jobs-dir-unsafe", 2)
 
 
+@as_root
 def test_a_jobs_directory_of_root_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jobs").mkdir()
-    owner = (tmp_path / "jobs").stat().st_uid
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    if owner == 0:
-        check_jobs_dir(tmp_path / "jobs")
-        return
-    with pytest.raises(InputError):
-        check_jobs_dir(tmp_path / "jobs")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    check_jobs_dir(tmp_path / "jobs")
 
 
 def test_a_link_to_a_jobs_directory_is_followed_and_its_target_checked(sluice, project) -> None:
@@ -84,15 +80,3 @@ def test_a_link_to_a_jobs_directory_is_followed_and_its_target_checked(sluice, p
     assert list((project / "large-disk").iterdir())
     (project / "large-disk").chmod(0o702)
     assert "error[jobs-dir-unsafe]" in sluice("job", "list", "config.yaml").err
-
-
-def test_a_deleted_job_takes_links_with_it_and_nothing_behind_them(sluice, project) -> None:
-    job = sluice("pipeline", "start", "config.yaml").job
-    (project / "target").mkdir()
-    (project / "target" / "file").write_bytes(b"precious")
-    (project / "jobs" / job / "import" / "folder").symlink_to(project / "target")
-    (project / "jobs" / job / "send").symlink_to(project / "target")
-    assert sluice("pipeline", "continue", "config.yaml", job, "--reject").code == 0
-    assert sluice("job", "delete", "config.yaml", job, "--yes").code == 0
-    assert (project / "target" / "file").read_bytes() == b"precious"
-    assert not (project / "jobs" / job).exists()

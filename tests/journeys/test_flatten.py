@@ -25,7 +25,7 @@ from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from tests.conftest import Commands, Ran
-from tests.peers.data import grouped_person, provenance, resource
+from tests.peers.data import grouped_person, resource
 from tests.peers.data import identified as bundle
 from tests.peers.lines import all_lines
 from tests.peers.report import document, document_of, page_of
@@ -449,18 +449,6 @@ def test_before_a_start_the_lookup_file_is_compared_with_the_query(sluice: Comma
         assert none.code == 2
         assert "error[flattening-no-views]" in none.err
     assert not list((project.directory / "jobs").glob("*-*-*"))
-
-
-@pytest.mark.slow
-def test_a_core_file_alone_is_enough(sluice: Commands, project: FlattenProject) -> None:
-    project.configure("local_import, flattening")
-    project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-org", "Häuser", "Organization", "org"))
-    hospital = resource("Organization", "o")
-    project.data(core=[bundle("core", hospital, provenance("g-org", hospital))])
-    ran = sluice("pipeline", "start", "config.yaml", "query.json")
-    assert ran.code == 0, ran.err
-    assert sorted(project.tables(ran)) == ["Häuser.csv", "Patienten.csv"]
-    assert [row["id"] for row in table(project.job(ran) / "csv" / "Häuser.csv")] == ["o"]
 
 
 @pytest.mark.slow
