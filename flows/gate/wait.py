@@ -12,7 +12,7 @@ from flows.gate.decision import NOBODY_DECIDED, difference, judge
 from flows.gate.reviewed import Covered, destination
 from flows.job.ends import end
 from flows.job.problem import Problem
-from flows.job.record import at, continue_command, now
+from flows.job.record import at, continue_command
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
 from flows.job.state import JobState
@@ -114,7 +114,7 @@ class Waits:
         shown = release.before_waiting(job, position, covered, files)
         files.save(covered.kept)
         waiting = Waiting(
-            position=position, step=name, since=now(), looked_at=str(covered.source.path),
+            position=position, step=name, looked_at=str(covered.source.path),
             directory=str(covered.directory), reads=str(covered.place()), tables=covered.source.tables,
             reason=covered.obstacle(files) or reason,
         )  # fmt: skip

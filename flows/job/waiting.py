@@ -63,7 +63,7 @@ class Shown(Reviewed):
 
 
 class Waiting(StoredModel):
-    """A job that waits: where, since when, and for what.
+    """A job that waits: where, and for what.
 
     ``looked_at`` has the data to review, ``directory`` takes corrected files. ``reads`` is the directory that is read
     next as things are. ``reason`` says why the job waits again; ``None`` the first time.
@@ -71,7 +71,6 @@ class Waiting(StoredModel):
 
     position: int
     step: str
-    since: str
     looked_at: str
     directory: str
     reads: str

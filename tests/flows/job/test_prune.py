@@ -55,7 +55,7 @@ def test_old_jobs_are_deleted_and_a_waiting_or_running_one_never_is(
 ID = "0b2c4a5e-1111-4222-8333-444455556666"
 WAITS = {
     "job.steps": "wait", "job.step.1": '{"position": 1, "name": "wait", "state": "waiting"}',
-    "job.waiting": Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l", since="n")
+    "job.waiting": Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l")
     .model_dump_json(),
 }  # fmt: skip
 ANSWERED = WAITS | {"job.answer.1": Answer(approved=True, by="me", when="now").model_dump_json()}

@@ -26,7 +26,7 @@ def run(state_type="RUNNING", state_name=None, labels=None, **more):
 
 
 def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_path):
-    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l", since="now")
+    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l")
     step = StepReport(position=1, name="wait", state="waiting")
     labels = {
         "job.directory": str(tmp_path), "job.steps": "wait", "job.step.1": step.model_dump_json(),
@@ -48,7 +48,7 @@ def test_a_run_that_is_paused_and_did_not_park_itself_was_suspended(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert JobRecord.of(suspended).state is JobState.RUNNING
     labels["job.waiting"] = Waiting(
-        position=1, step="wait", directory="/d", looked_at="/l", reads="/l", since="now"
+        position=1, step="wait", directory="/d", looked_at="/l", reads="/l"
     ).model_dump_json()
     assert JobRecord.of(suspended).state is JobState.WAITING
 
@@ -56,7 +56,7 @@ def test_a_run_that_is_paused_and_did_not_park_itself_was_suspended(tmp_path):
 @pytest.mark.parametrize("deployment", [None, "d"])
 @pytest.mark.parametrize("kind", ["RUNNING", "CRASHED"])
 def test_a_job_that_died_between_the_record_of_its_wait_and_its_parking_waits(tmp_path, kind, deployment):
-    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l", since="now")
+    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l")
     labels = {
         "job.directory": str(tmp_path), "job.steps": "wait,send", "job.waiting": waiting.model_dump_json(),
         "job.step.1": StepReport(position=1, name="wait", state="waiting").model_dump_json(),
@@ -73,7 +73,7 @@ def ago(seconds):
 
 def test_what_is_written_is_what_is_read_back():
     step = StepReport(position=1, name="local_import", state="completed", files=3, resources_out=7, seconds=0.5)
-    waiting = Waiting(position=2, step="wait", directory="/d", looked_at="/l", reads="/l", since="now")
+    waiting = Waiting(position=2, step="wait", directory="/d", looked_at="/l", reads="/l")
     shown = Shown(files="f", page="report.html", form="paused-2")
     decision = Decision(approved=True, comment="ok", by="me", when="now", files="f", destination={"mode": "m"})
     labels = {

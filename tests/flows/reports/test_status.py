@@ -25,7 +25,7 @@ STEPS = (
     StepReport(position=4, name="send"),
 )  # fmt: skip
 WAITING = Waiting(
-    position=3, step="wait", since="2026-11-23T06:12:00+00:00", looked_at=f"/jobs/{JOB}/import",
+    position=3, step="wait", looked_at=f"/jobs/{JOB}/import",
     directory=f"/jobs/{JOB}/import_wait", reads=f"/jobs/{JOB}/import", reason="files\x1b changed",
 )  # fmt: skip
 SHOWN = Shown(files="f", destination={"mode": "s3_upload"}, page="report/r.html", stops=2, looks=1)
