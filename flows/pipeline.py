@@ -109,7 +109,7 @@ def run(job: RunningJob) -> None:
             source = sources.read_by(step)
             waits.check(position, source)
         if step.delivers:
-            release.check_before_sending(job, position, sources)
+            release.check_before_sending(job, source)
             sent = source
         report = do(job, step, source)
         if step.is_wait:

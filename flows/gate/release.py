@@ -13,7 +13,6 @@ from typing import Any
 from flows.gate.reviewed import Covered, destination
 from flows.job.record import at, continue_command
 from flows.job.running import RunningJob
-from flows.job.sources import Sources
 from flows.job.waiting import Decision, Shown
 from flows.prefect.artifacts import REPORT, best_effort
 from tasks import declared
@@ -31,14 +30,16 @@ from tasks.shared.step import Source
 NAME = "release report"
 
 
-def before_waiting(job: RunningJob, position: int, covered: Covered, there: Inventory) -> Shown:
-    """Return what a reviewer is shown at a wait: files, destination and report. Raises ``Stopped``."""
+def before_waiting(job: RunningJob, covered: Covered, there: Inventory, *, leaves: bool) -> Shown:
+    """Return what a reviewer is shown at a wait: files, destination and report. Raises ``Stopped``.
+
+    ``leaves``: the data are sent later, unchanged.
+    """
     if not job.config.report.enabled:
         return Shown(files=there.digest, destination=destination(job.config))
-    behind, leaves = job.step_names[position:], Sources(job.step_names, job.config).delivery(position) is not None
     source = replace(covered.source, path=covered.place())
-    inside = not leaves and any(declared(name).delivers for name in behind)
-    return _shown(job, _facts(job, position, source, inside=inside, asks=leaves), there)
+    inside = not leaves and any(declared(name).delivers for name in job.step_names[covered.position :])
+    return _shown(job, _facts(job, covered.position, source, inside=inside, asks=leaves), there)
 
 
 def add_decision(job: RunningJob, position: int) -> None:
@@ -49,12 +50,12 @@ def add_decision(job: RunningJob, position: int) -> None:
             _publish(job, summary)
 
 
-def check_before_sending(job: RunningJob, position: int, sources: Sources) -> None:
-    """Make the release report if the step at ``position`` sends data that no reviewer released.
+def check_before_sending(job: RunningJob, source: Source | None) -> None:
+    """Make the release report if the current step sends data that no reviewer released.
 
     Raises ``GateError``: the report has stops or failed, and the configuration ends the job for that.
     """
-    source = sources.read_by(declared(job.step_names[position - 1]))
+    position = job.position
     if not job.config.report.enabled or source is None or source.approved or job.steps[position].state == "completed":
         return
     shown = _shown(job, _facts(job, position, source), take_inventory(job.directory.path, [source.path], stop=job.stop))

@@ -111,7 +111,8 @@ class Waits:
         name = job.step_names[position - 1]
         if reason is not None:
             logger.warning("step %d wait: the job waits again: %s", position, reason)
-        shown = release.before_waiting(job, position, covered, files)
+        leaves = self._sources.delivery(position) is not None
+        shown = release.before_waiting(job, covered, files, leaves=leaves)
         files.save(covered.kept)
         waiting = Waiting(
             position=position, step=name, looked_at=str(covered.source.path),

@@ -127,10 +127,6 @@ class TestNamedFiles:
         assert "patients-invalid" in found("extractor", EXTRACTOR, patients=str(path))
         assert "patients-unreadable" in found("extractor", EXTRACTOR, patients=str(tmp_path / "data"))
 
-    def test_a_pipe_is_no_file_and_is_not_waited_for(self, found, tmp_path):
-        os.mkfifo(tmp_path / "p.txt")
-        assert "patients-unreadable" in found("extractor", EXTRACTOR, patients=str(tmp_path / "p.txt"))
-
     def test_rules_that_no_enabled_step_reads_are_a_finding_that_names_the_step(self, found, tmp_path):
         (tmp_path / "rules.yaml").write_text("fhirVersion: R4\n")
         error = found("local_import", anonymization_config=str(tmp_path / "rules.yaml"))
