@@ -50,10 +50,10 @@ class Waits:
     def _judge(self, covered: Covered) -> None:
         job, record, position = self._job, self._job.record(), covered.position
         decision, shown = record.decisions.get(position), record.shown.get(position)
-        files, current = self._as_now(covered)
         if decision is not None and decision.approved:
-            self._hold(covered, decision, files, current)
+            self._hold(covered, decision)
             return
+        files, current = self._as_now(covered)
         answer = answer_left(job.api, record, position)
         if answer is None or shown is None:
             self._park(covered, files, NOBODY_DECIDED if shown is not None else None)
@@ -73,8 +73,7 @@ class Waits:
         if source is None or source.approved is None or self._job.steps[position].state == "completed":
             return
         covered = self._covered[source.approved.position]
-        decision = self._job.record().decisions[covered.position]
-        self._hold(covered, decision, *self._as_now(covered))
+        self._hold(covered, self._job.record().decisions[covered.position])
 
     def passed(self, position: int, report: StepReport) -> None:
         """Mark the data behind a wait as approved: the corrected files, or those that were there."""
@@ -88,8 +87,9 @@ class Waits:
         files = covered.manifest(self._job.stop)
         return files, Reviewed(files=files.digest, destination=destination(self._job.config))
 
-    def _hold(self, covered: Covered, decision: Decision, files: Inventory, current: Reviewed) -> None:
+    def _hold(self, covered: Covered, decision: Decision) -> None:
         """Park the job again if the files or the destination are not those that ``decision`` approved."""
+        files, current = self._as_now(covered)
         reason = difference(decision, current, self._changes(covered, decision, files))
         if reason is not None:
             self._park(covered, files, reason)
