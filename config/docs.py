@@ -69,8 +69,8 @@ def _type(key: dict[str, Any], models: dict[str, Any]) -> str:
         return _type(key["anyOf"][0], models)
     if "$ref" in key:
         return _type(models[key["$ref"].rpartition("/")[2]], models)
-    if "enum" in key:
-        return ", ".join(f"`{choice}`" for choice in key["enum"])
+    if "enum" in key or "const" in key:
+        return ", ".join(f"`{choice}`" for choice in key.get("enum") or [key["const"]])
     if key["type"] == "array":
         return f"list of {_type(key['items'], models)}"
     if key["type"] == "object":
