@@ -1,8 +1,8 @@
-"""Downloading the files of a result into ``import/`` (docs/services.md).
+"""Download the files of a result into ``import/`` (docs/services.md).
 
-Results may appear late behind a proxy, so each download waits until its file is available: HEAD 200 with a
-``Content-Length`` above 0. Where HEAD is answered 403, 404 or 405, or 200 without a length, a GET with
-``Range: bytes=0-0`` decides: 200 or 206.
+A file may appear late behind a proxy, so each download waits until HEAD is answered 200 with a ``Content-Length``
+above 0. If HEAD is answered 403, 404 or 405, or 200 without a length, a GET with ``Range: bytes=0-0`` decides: it must
+be answered 200 or 206.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD_REFUSED: Final = frozenset({403, 404, 405})
 def import_files(
     context: StepContext, server: ExtractionServer, result: ExtractionResult, warnings: list[str]
 ) -> list[Done]:
-    """Download what is not there yet, several at once; return the records of all files.
+    """Download the unfinished files, several at once; return the records of all files.
 
     Raises ``ServiceBusyError`` (``file-not-available``), what ``download_all`` raises.
     """
@@ -42,7 +42,7 @@ def import_files(
     context.meter.begin("downloading")
 
     def trusted(url: str) -> bool:
-        """Return whether a URL gets the credentials: the host of ``base_url``, or ``requiresAccessToken``."""
+        """Return whether a URL gets the credentials: by its host, or by ``requiresAccessToken`` of the result."""
         return result.requires_access_token or same_host(url, server.base_url)
 
     done = download_all(
@@ -62,8 +62,7 @@ def import_files(
 def fetch_beside(
     context: StepContext, server: ExtractionServer, urls: Iterable[str], directory: Path, warnings: list[str]
 ) -> None:
-    """Fetch files that no later step reads (reports, consent audits), best effort; ``warnings`` get those that are
-    missing."""
+    """Fetch files that no later step reads (reports, consent audits). A file that cannot be fetched is a warning."""
     for number, url in enumerate(dict.fromkeys(urls), start=1):
         name = file_name(url) or f"file-{number}"
         try:
@@ -106,7 +105,7 @@ def _wait_until_available(
         raise ServiceBusyError(
             "file-not-available", f"extractor: a file of the result is not available (status {status})",
             context=place(url), operation="download", status=status,
-            hint="continue the job later; services.extractor.file_ready_retries says how often it is asked for",
+            hint="continue the job later; services.extractor.file_ready_retries is the number of checks",
         )  # fmt: skip
 
 

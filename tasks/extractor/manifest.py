@@ -1,6 +1,6 @@
-"""The result of an extraction (docs/services.md): two shapes, of which the output URLs are read.
+"""Read the result of an extraction: a manifest, or a Parameters resource (docs/services.md).
 
-Other members may have any form. Errors that a server lists beside the files explain a result without any.
+The output URLs must be valid; other members may have any form. Listed errors explain a result without files.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _REPORTS: Final = frozenset({"job-diagnostics-summary", "resource-exclusions", "
 
 @dataclass(frozen=True)
 class ExtractionResult:
-    """The result of a complete job: the absolute URL of each file, and how many lines the server says it has.
+    """The result of a complete job. ``counts`` is absolute URL of a file → lines in it, ``None`` if not reported.
 
-    ``errors`` are those that the server lists, by severity and code; ``report_urls`` are as the server wrote them.
+    ``errors`` counts the errors that the server lists, by severity and code. ``report_urls`` may be relative.
     """
 
     counts: dict[str, int | None]
@@ -52,7 +52,7 @@ def parse_result(answer: Answer, status_url: str, base_url: str) -> ExtractionRe
     for output in outputs:
         url, count = output.get("url"), output.get("count")
         if not isinstance(url, str) or not url.strip():
-            raise _unreadable(status_url, "an output that has no URL")  # a file would be missing unnoticed
+            raise _unreadable(status_url, "an output that has no URL")  # a missing file would stay unnoticed
         counts[resolve(url, base_url)] = count if type(count) is int else None
     return ExtractionResult(
         counts,
@@ -63,7 +63,7 @@ def parse_result(answer: Answer, status_url: str, base_url: str) -> ExtractionRe
 
 
 def errors_among(issues: Iterable[Any]) -> Counter[str]:
-    """Return the issues of a job or an OperationOutcome that are errors, by severity and code."""
+    """Count the errors among the issues of a job or an OperationOutcome, by severity and code."""
     found: Counter[str] = Counter()
     for issue in map(object_of, issues):
         severity, code = str(issue.get("severity")).lower(), issue.get("code")
@@ -73,18 +73,18 @@ def errors_among(issues: Iterable[Any]) -> Counter[str]:
 
 
 def counted(errors: Counter[str]) -> str:
-    """Return errors by kind, the most frequent first."""
+    """Return the numbers of the ten most frequent errors, on one line."""
     return ", ".join(f"{number} {kind}" for kind, number in errors.most_common(10))
 
 
 def _of_parts(parameter: dict[str, Any]) -> dict[str, Any]:
-    """Return the URL in the parts of an output parameter as a manifest has it."""
+    """Return an output parameter in the form of a manifest's output: only the URL."""
     parts = [part for part in map(object_of, list_of(parameter.get("part"))) if part.get("name") == "url"]
     return {"url": next((value for part in parts for key, value in part.items() if key.startswith("value")), None)}
 
 
 def _listed(errors: Iterable[Any]) -> Counter[str]:
-    """Return the errors that a result lists beside its files, as outcomes or as files of them."""
+    """Count the errors that a result lists. Each is an OperationOutcome, or the URL of a file with some."""
     found: Counter[str] = Counter()
     for error in map(object_of, errors):
         found += errors_among(list_of(error.get("issue"))) or Counter({"in a file of its own": 1})

@@ -1,11 +1,11 @@
-"""Waiting for an extraction: one poll after the other, read as the table in docs/services.md says.
+"""Wait for an extraction: poll its status, and act on each answer as the table in docs/services.md says.
 
 The interval begins at ``polling_interval`` and doubles after every answer that says the job is in progress, up to
 ``max_polling_interval``. After a transient failure the wait has a back-off of its own, within the same bounds. There is
 no limit for the whole wait; it ends when neither a 200 nor a 202 came for ``extraction_timeout``.
 
 Progress comes from the 202 alone: the header ``X-Progress``, and the last ``informational`` issue, which holds state,
-percent and cohort size. Services quote data in ``diagnostics``, so only what has a known form is taken out.
+percent and cohort size. Services quote data in ``diagnostics``, so only parts of a known form are used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PHRASE: Final = re.compile(
 
 @dataclass(frozen=True)
 class Gone:
-    """The job's handle is dead; ``status`` is 404 or 410."""
+    """The server has no such job any more; ``status`` is 404 or 410."""
 
     status: int
 
@@ -65,11 +65,10 @@ class Poller:
         self._state = ""
 
     def wait(self, status_url: str, *, direct: bool = False) -> Answer | Gone:
-        """Poll until the job is complete (the 200) or gone. ``direct`` is for a result URL, of which an immediate 200
-        is expected.
+        """Poll until the job is complete (the 200) or gone. ``direct``: the URL is that of a complete result.
 
-        Raises ``ServiceError`` (``extraction-failed``, and other answers that end it), ``ServiceBusyError``
-        (``result-not-complete``), ``TerminalError`` (``extraction-timeout``), ``Stopped``.
+        Raises ``ServiceError`` (``extraction-failed``, and for any other final answer), ``ServiceBusyError``
+        (``result-not-complete``, a 202 with ``direct``), ``TerminalError`` (``extraction-timeout``), ``Stopped``.
         """
         sleep = self._context.stop.sleep
         contact, interval, backoff = time.monotonic(), self._first, self._first
@@ -99,7 +98,7 @@ class Poller:
             backoff = min(2 * backoff, self._longest)
 
     def _poll(self, status_url: str) -> Answer | None:
-        """Return one answer; ``None`` for a network failure, which only the liveness window limits."""
+        """Return one answer; ``None`` after a network failure, which only ``extraction_timeout`` ends."""
         try:
             answer = self._server.poll(status_url)
         except TransientError as error:
@@ -109,7 +108,7 @@ class Poller:
         return answer
 
     def _report(self, trouble: str) -> None:
-        """Show what is wrong with the polls; one line of the log for each change, not for each poll."""
+        """Show what is wrong with the polls (empty: nothing); log a change, not each poll."""
         if trouble:
             self._context.meter.set_status(f"extracting: {trouble}", stands=True)
         if trouble != self._trouble:
@@ -117,7 +116,7 @@ class Poller:
         self._trouble = trouble
 
     def _timeout(self, status_url: str, silence: float) -> TerminalError:
-        """Return the error for neither a 200 nor a 202 within the window; a job in TEMP_FAILED is named."""
+        """Return the error for a window without a 200 or 202; it tells how to resume a job in TEMP_FAILED."""
         what = f"got neither 200 nor 202 from the server for {human_seconds(silence)}"
         hint = "pipeline continue asks for the same job again; services.extractor.extraction_timeout is the limit"
         task = self._server.look(job_id_of(status_url))
@@ -130,7 +129,7 @@ class Poller:
         return self._context.command("extraction resume", job_id)
 
     def _show(self, answer: Answer, job_id: str) -> None:
-        """Say how far the job is; a job that is paused or failed for now is looked at, and the command shown."""
+        """Show the progress in a 202. For a paused or temporarily failed job, show the state of its Task."""
         told = progress_text(answer)
         state, text = told.state, told.text
         if state in (JobStatus.PAUSED, JobStatus.TEMP_FAILED):
@@ -178,7 +177,7 @@ def _last_informational(outcome: Any) -> str:
 def _failed(status_url: str, answer: Answer) -> SluiceError:
     """Return the error for a status that ends the polling."""
     if answer.status == 500:
-        hint, what = "the server's log says why. Then start a new job", "was answered 500: the job has failed"
+        hint, what = "see the server's log for the reason, then start a new job", "was answered 500: the job has failed"
         wrong = poll_request(status_url).error(ServiceError, "extraction-failed", what, hint=hint, status=500)
         return wrong.made_from(answer)
     return error_for(answer, poll_request(status_url), transient=TRANSIENT)

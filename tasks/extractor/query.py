@@ -40,7 +40,7 @@ def read_patients(path: Path) -> tuple[str, ...]:
     Raises ``InputError``: ``patients-unreadable``, ``patients-invalid`` (names the lines, never an id),
     ``patients-empty``.
     """
-    if path.exists() and not path.is_file():  # a pipe is empty for whoever reads it again
+    if path.exists() and not path.is_file():  # a pipe can be read only once
         raise InputError("patients-unreadable", "the list of patient ids is not a regular file", context=str(path))
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -59,5 +59,5 @@ def read_patients(path: Path) -> tuple[str, ...]:
         what = f"{len(wrong)} lines are not FHIR ids: {shown}"
         raise InputError("patients-invalid", what, context=f"{path}:{wrong[0]}", hint=hint)
     if not ids:
-        raise InputError("patients-empty", "the file of patient ids holds none", context=str(path))
+        raise InputError("patients-empty", "the file of patient ids holds no id", context=str(path))
     return tuple(ids)

@@ -1,4 +1,4 @@
-"""The extraction step (docs/services.md): from the handle to the last file."""
+"""The extraction step (docs/services.md): from the submission to the last file."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ MANIFEST: Final = "manifest.json"
 
 
 def run(context: StepContext) -> StepReport:
-    """Extract and download; goes on with the job whose handle is stored.
+    """Extract and download. A job whose handle is stored is not submitted again.
 
-    ``given.input`` may be the URL of a complete result: then nothing is submitted. Raises the
-    failures that docs/services.md names.
+    ``given.input`` may be the URL of a complete result: then nothing is submitted. docs/services.md lists the errors.
     """
     with extraction_server(context.config, stop=context.stop, meter=context.meter) as server:
         return _Extraction(context, server, Poller(context, server)).run()
@@ -62,7 +61,7 @@ class _Extraction:
         return url, answer
 
     def _extract(self) -> tuple[str, Answer]:
-        """Return the status URL and the final answer of the extraction; a dead handle is submitted again once."""
+        """Return the status URL and the final answer of the extraction; submit once more if the job is gone."""
         context, fresh = self._context, False
         context.meter.set_status("submitting")
         handle = handle_of(context, self._server)
@@ -71,7 +70,7 @@ class _Extraction:
             answer = self._wait(handle.status_url)
             if not isinstance(answer, Gone):
                 return handle.status_url, answer
-            # A person may have cancelled the job: that is read once, before a fresh submission.
+            # Before a new submission, ask once whether a person has cancelled the job.
             task = self._server.look(handle.job_id)
             if task is not None and task.cancelled:
                 what = f"extraction job {handle.job_id} was cancelled on the server"
@@ -94,7 +93,7 @@ class _Extraction:
             raise
 
     def _explain(self, error: SluiceError, status_url: str) -> None:
-        """Add the codes and counts of its errors to the failure of a job; keep the answer, which may quote data."""
+        """Add the codes and counts of the job's errors to ``error``; save the answer, which may quote data."""
         task = self._server.look(job_id_of(status_url))
         document = object_of(parse_json(error.answer.body))
         if found := errors_among([*list_of(document.get("issue")), *(task.issues if task is not None else ())]):
@@ -103,7 +102,7 @@ class _Extraction:
         self._failed.save_answer_of(error)
 
     def _result(self, answer: Answer, status_url: str) -> ExtractionResult:
-        """Return the result that names at least one file, and keep its manifest."""
+        """Return the result and save its manifest. Raises ``TerminalError`` for a result without files."""
         try:
             result = parse_result(answer, status_url, self._server.base_url)
         except ServiceError as error:

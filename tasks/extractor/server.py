@@ -1,7 +1,6 @@
 """The calls to the extraction server (docs/services.md): submission, status, cohort preview, Task API.
 
-Nothing here waits or decides. A failure is worth another attempt only when it is a ``TransientError``. 500 never is:
-the server reserves it for what has failed for good.
+Only a ``TransientError`` is worth another attempt. A 500 never is one: the server answers it after a final failure.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ FHIR_JSON: Final = "application/fhir+json"
 JSON: Final = "application/json"
 
 TRANSIENT: Final = frozenset({408, 429, *range(501, 600)})
-"""Answers that may be another one later."""
+"""Statuses after which the same request may succeed later."""
 
 LARGEST_SUBMISSION: Final = 2 << 20
-"""Bytes of a kick-off body: a deployed server answers 500 to a larger one, and no job exists."""
+"""Most bytes of a submission: a deployed server answers 500 to a larger one, and creates no job."""
 
 _EVERY_ANSWER: Final = frozenset({*range(100, 300), *range(400, 600)})
 _STALE: Final = frozenset({409, 412})
-"""Answers to a version that has moved on: the first is that of the API, the second that of deployed servers."""
+"""Statuses for an outdated version of a Task: 409 as documented, 412 from deployed servers."""
 _REPEATS: Final = 10
 _PAUSE: Final = 0.2
 _FINAL: Final = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
@@ -50,7 +49,7 @@ _ALLOWED: Final = {
     "resume": frozenset({JobStatus.PAUSED}),
     "cancel": frozenset(JobStatus) - _FINAL,
 }
-"""States in which an operation may be asked for; others are always allowed."""
+"""Operation → states of a job that allow it. Other operations are always allowed."""
 _HINT: Final = "is services.extractor.base_url an extraction server, or is a login page in front of it?"
 
 T = TypeVar("T")
@@ -60,8 +59,8 @@ _BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
 
 
 class MetadataProbe:
-    """One GET of ``/fhir/metadata`` without credentials, whatever the answer; after a 401 it is repeated with them: a
-    second 401 is a finding. Where the credentials are a client's, a token is obtained first, as the retry block says.
+    """Requests ``/fhir/metadata`` without credentials. Any answer will do, but after a 401 the request is repeated with
+    credentials, and a second 401 is an error. With OAuth 2.0 a token is obtained first.
     """
 
     proves = False
@@ -88,7 +87,7 @@ def service(config: PipelineConfig) -> Service:
 
 
 def poll_request(url: str) -> RequestContext:
-    """Return the request that errors about the state of a job are about."""
+    """Return the context of errors about a status poll."""
     return RequestContext(SERVICE, "poll", "GET", url)
 
 
@@ -109,8 +108,8 @@ def extraction_server(config: PipelineConfig, **more: Any) -> Iterator[Extractio
 
 
 class ExtractionServer:
-    """One extraction server. ``polls`` is the client of status polls; ``preview_timeout`` (seconds) that of the cohort
-    preview, which the server answers when the cohort is known."""
+    """One extraction server. ``polls`` is the client of status polls; ``preview_timeout`` (seconds) limits a cohort
+    preview, which is answered only when the cohort is known."""
 
     def __init__(self, http: ServiceClient, polls: ServiceClient, base_url: str, preview_timeout: float) -> None:
         self.http = http
@@ -121,8 +120,8 @@ class ExtractionServer:
     def submit(self, crtdl: Path | bytes, patients: Sequence[str] = ()) -> str:
         """Start a job, in one attempt; return its status URL, absolute.
 
-        A file travels as ``application/fhir+json``; a CRTDL in memory as ``application/json``. With
-        ``patients`` the cohort of the CRTDL is bypassed. Raises ``InputError`` (``crtdl-unreadable``,
+        A file is sent as ``application/fhir+json``; a CRTDL in memory as ``application/json``. With
+        ``patients`` the server ignores the cohort of the CRTDL. Raises ``InputError`` (``crtdl-unreadable``,
         ``crtdl-not-json``, ``submission-too-large``), ``ServiceError`` (``content-location-missing``, …),
         ``ServiceBusyError``, ``NetworkError``.
         """
@@ -182,7 +181,7 @@ class ExtractionServer:
         return self._ask(Call("GET", self._task_url(job_id), "task"), retry=retry)
 
     def look(self, job_id: str) -> ExtractionTask | None:
-        """Return one job, asked once and best effort; ``None`` when its Task says nothing useful."""
+        """Return one job, in one attempt; ``None`` after any error."""
         try:
             return self.task(job_id, retry=False)
         except SluiceError:
@@ -191,8 +190,9 @@ class ExtractionServer:
     def change(self, job_id: str, operation: str) -> ExtractionTask:
         """``pause``, ``resume`` or ``cancel`` a job; return the updated Task.
 
-        Repeated after a 409 or 412 when the Task shows that the state allows the operation. Any other second attempt
-        could meet the work of the first. Raises ``ServiceError``, status 409 or 412 when the state does not allow it.
+        After a 409 or 412 the request is repeated if the state of the Task still allows the operation. After other
+        errors it is not, since the first attempt may have worked. Raises ``ServiceError``, status 409 or 412 if the
+        state does not allow the operation.
         """
         call = Call("POST", self._task_url(job_id, f"${operation}"), operation, b"")
         return self._until_fresh(job_id, operation, lambda: self._ask(call, retry=False))
@@ -203,8 +203,7 @@ class ExtractionServer:
         self._until_fresh(job_id, "delete", lambda: self._send(call, retry=False))
 
     def prioritize(self, job_id: str, priority: Priority) -> ExtractionTask:
-        """Change a job's priority; the version is read again after a 409 or 412: it moves on whenever a batch
-        finishes."""
+        """Change a job's priority. After a 409 or 412 the version is read again: it changes whenever a batch ends."""
         return self._until_fresh(job_id, "prioritize", lambda: self._put(self.task(job_id), priority))
 
     def _put(self, task: ExtractionTask, priority: Priority) -> ExtractionTask:
@@ -218,7 +217,7 @@ class ExtractionServer:
         return self.task(task.id)  # the body of a successful PUT is not specified
 
     def _until_fresh(self, job_id: str, operation: str, call: Callable[[], T]) -> T:
-        """Make a call until it meets the version that the job has, as long as the job's state allows it."""
+        """Repeat a call after a 409 or 412, at most ten times, while the job's state allows the operation."""
         for attempt in range(1, _REPEATS):
             try:
                 return call()

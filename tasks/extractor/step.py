@@ -1,4 +1,4 @@
-"""The step ``extractor``: its declaration, and what can be wrong before a job (docs/services.md)."""
+"""The step ``extractor``: its declaration, and the checks before a job exists (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def needs(given: GivenInputs) -> Collection[str]:
 
 
 def patients_unused(given: GivenInputs) -> InputError:
-    """Whoever names patients means only these: going on without them would move more than was asked for."""
+    """Return an error rather than a warning: without the list, data of other patients would move."""
     return InputError(
         "patients-unused", "--patients limits what the extraction server extracts, and this run submits nothing",
         context=str(given.patients), hint="leave out --patients, or enable the step extractor and give a CRTDL",
@@ -65,7 +65,7 @@ def warnings(context: CheckContext) -> Iterator[str]:
         rules = () if own else enrichment_rules(context.config.services.crtdl_preprocessing)
         yield from idle_rules(own or given, rules)
     except ConfigError:
-        return  # a finding
+        return  # which is a finding of the configuration
 
 
 STEP = Step(

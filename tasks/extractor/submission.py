@@ -1,7 +1,7 @@
 """The one submission of a job (docs/services.md): attempted once, because a second one could create a second job.
 
-A note is left before the request, and the handle is in the job record before anything is polled. A run that finds the
-note without a handle does not guess: a person says which job of the server it is, or that there is none.
+A note is written before the request, and the handle is in the job record before the first poll. If a run finds the note
+without a handle, a person must say which job of the server was created, or that there is none.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ from tasks.shared.log import logger
 from tasks.shared.step import Handle, HandleStore, StepContext
 
 DIRECTORY: Final = "extraction"
-"""What the step keeps beside the data, in the job directory."""
+"""Directory of the step's own files, below the job directory."""
 
 NOTE: Final = "submission.txt"
 NEW: Final = "new"
 
 _NOT_SENT: Final = ("connect-failed", "host-", "tls-", "proxy-", "redirect-")
-"""How the references of failures begin after which the server has certainly not created a job."""
-
-_TURNED_AWAY: Final = frozenset({429, 503})
-"""Answers after which it has certainly not created one, beside every 4xx."""
+"""Prefixes of references of errors after which the server has certainly not created a job."""
 
 
 def handle_of(context: StepContext, server: ExtractionServer) -> Handle:
-    """Return the handle of the job: the stored one, else that of its one submission.
+    """Return the stored handle of the job; submit the job if there is none.
 
     Raises what ``ExtractionServer.submit`` raises; ``submission-unanswered``; ``submission-unknown``.
     """
@@ -66,16 +63,16 @@ def submit(context: StepContext, server: ExtractionServer) -> Handle:
 
 
 def attach(store: HandleStore, job_dir: Path, handle: Handle) -> None:
-    """Make a job of the server this job's extraction, for good."""
+    """Store a job of the server as the extraction of this job."""
     store.save(handle)
     forget(job_dir)
     logger.info("extraction job %s is submitted", handle.job_id)
 
 
 def answer(store: HandleStore, job_dir: Path, base_url: str, given: str) -> None:
-    """Carry out what a person says became of a submission: ``given`` is the id of a job of the server, or ``new``.
+    """Settle an unanswered submission: ``given`` is the id of the job that the server created, or ``new`` for none.
 
-    Raises ``InputError`` (``submission-known``) where there is nothing to say; ``StorageError``.
+    Raises ``InputError`` (``submission-known``) if no submission is unanswered; ``StorageError``.
     """
     if not (job_dir / DIRECTORY / NOTE).exists():
         known = store.load()
@@ -92,7 +89,7 @@ def answer(store: HandleStore, job_dir: Path, base_url: str, given: str) -> None
 
 
 def forget(job_dir: Path) -> None:
-    """Remove the note of a submission: it is known what became of it. Raises ``StorageError``."""
+    """Remove the note of a submission whose outcome is known. Raises ``StorageError``."""
     with storage_errors(job_dir):
         (job_dir / DIRECTORY / NOTE).unlink(missing_ok=True)
 
@@ -100,7 +97,7 @@ def forget(job_dir: Path) -> None:
 def _explained(context: StepContext, error: SluiceError) -> SluiceError:
     """Return the error for a failed submission; the note stays only if the server may have created a job."""
     status = error.answered
-    refused = status is not None and (400 <= status < 500 or status in _TURNED_AWAY)
+    refused = status is not None and (400 <= status < 500 or status == 503)
     not_sent = error.operation == TOKEN_OPERATION or error.reference.startswith(_NOT_SENT) or error.exit_code == 2
     if refused or not_sent:
         forget(context.job_dir)
@@ -124,8 +121,8 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
 
 
 def _unknown(server: ExtractionServer, note: Path) -> InputError:
-    """Return the error for an earlier run that ended between the submission and its record, with the server's jobs
-    since then, as far as it lists them; clocks may differ by some minutes."""
+    """Return the error for an earlier run that was cut off while it submitted. It lists the server's jobs since that
+    hour: clocks may differ by some minutes."""
     with storage_errors(note):
         at = note.read_text()
     try:

@@ -1,4 +1,4 @@
-"""An extraction job as its FHIR Task tells it (docs/services.md)."""
+"""Read an extraction job from its FHIR Task (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STAGES: Final = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADIN
 _CONSENT_AUDIT: Final = "Consent audit NDJSON"
 _PREFIXES: Final = ("extractor-", "torch-")
 _DELETED: Final = "DELETED"
-"""What deployed servers say of a deleted job, beside a ``Task.status`` of ``cancelled``; the API does not have it."""
+"""The state that deployed servers give a deleted job, besides the documented ones; ``Task.status`` is ``cancelled``."""
 
 
 class JobStatus(StrEnum):
@@ -41,7 +41,7 @@ class Priority(StrEnum):
 
     @property
     def code(self) -> str:
-        """Return it as ``Task.priority`` writes it."""
+        """Return the code of ``Task.priority``."""
         return "asap" if self is Priority.HIGH else "routine"
 
 
@@ -74,8 +74,8 @@ class JobProgress:
 class ExtractionTask:
     """The used part of a Task. ``version`` is ``meta.versionId``, for ``If-Match``.
 
-    ``cancelled`` is whether somebody cancelled the job: ``Task.businessStatus`` decides, ``Task.status`` only where
-    there is none. ``issues`` are those of the job as the server wrote them; they may quote data.
+    ``cancelled``: somebody cancelled the job, by ``Task.businessStatus``, or else by ``Task.status``.
+    ``issues`` are unchanged and may quote data.
     """
 
     id: str
@@ -94,7 +94,7 @@ class ExtractionTask:
 
     @property
     def state(self) -> str:
-        """Return the state of the job; where the server does not give it, that of the Task."""
+        """Return the state of the job, or that of the Task if the server does not give one."""
         return self.status or self.task_status
 
     @property

@@ -1,4 +1,4 @@
-"""The URLs of an extraction: made absolute and recognised (docs/services.md)."""
+"""Make, resolve and recognise the URLs of an extraction (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def resolve(url: str, base_url: str) -> str:
     """Return a URL of the server as an absolute URL.
 
     Absolute URLs are kept. A host without a scheme (``//host/path``, ``host:port/path``, ``host.name/path``, the host
-    of ``base_url``) gets that of ``base_url``. Everything else is a path under ``base_url``, whose own path is not
-    repeated when the server wrote it already. Raises ``ServiceError`` (``result-url``) for what is no HTTP URL.
+    of ``base_url``) gets the scheme of ``base_url``. Everything else is a path under ``base_url``, with or without the
+    path of ``base_url``. Raises ``ServiceError`` (``result-url``) for anything but an HTTP URL.
     """
     text = url.strip()
     if not text or any(ord(char) < 33 for char in text) or (_OTHER_SCHEME.match(text) and not _SCHEME.match(text)):
@@ -60,7 +60,7 @@ def _checked(url: str) -> str:
 
 
 def _unusable(url: str) -> ServiceError:
-    """``url`` is the one that cannot be used, or that of the server where nothing of it may be shown."""
+    """Return the error for a URL from the server. It shows ``url``: that URL, or the server's if it cannot be shown."""
     hint = "see the base URL in the settings of the extraction server"
     what = "extractor: the server gave a URL that cannot be used"
     return ServiceError("result-url", what, context=place(url), hint=hint)

@@ -19,15 +19,15 @@ from tasks.shared.service import Service
 from tasks.shared.step import CheckContext, StepContext
 
 SERVICE: Final = Service("http_import")
-"""Whatever the URLs name."""
+"""The servers of all URLs."""
 
 _THREADS: Final = 4
 _REFUSED: Final = frozenset({401, 404, 410})
-"""Answers to HEAD that a GET without credentials does not make better; others may refuse HEAD alone."""
+"""Statuses of HEAD that a GET without credentials would also get; others may be about HEAD alone."""
 
 
 def run(context: StepContext) -> StepReport:
-    """Download the URLs into ``import/``, at most four at once. A finished file belongs to its URL, not to its name.
+    """Download the URLs into ``import/``, at most four at once. A finished file is known by its URL, not by its name.
 
     Raises the findings about URLs, and what ``Downloader.fetch`` raises.
     """
@@ -57,9 +57,8 @@ def urls_of(config: PipelineConfig, url: str | None) -> tuple[str, ...]:
 
 
 def findings(context: CheckContext) -> Iterator[SluiceError]:
-    """Yield all errors that would stop the import. Each URL that is not imported yet is asked with one ``HEAD``; a
-    server that refuses that is not asked again, because a URL may be good for one use. ``context.sizes`` gets what
-    servers say.
+    """Yield all errors that would stop the import. Each URL that is not imported yet gets one ``HEAD``, without retry.
+    After an error, other URLs of the same server get none. ``context.sizes`` gets the sizes that servers report.
     """
     urls = urls_of(context.config, context.given.input)
     problems = problems_of(urls)
@@ -88,7 +87,7 @@ def findings(context: CheckContext) -> Iterator[SluiceError]:
 
 
 def problems_of(urls: Sequence[str]) -> list[SluiceError]:
-    """Return what is wrong with the URLs themselves."""
+    """Return the errors of the URLs that show without a request."""
     if not urls:
         hint = "set it, or give the URL as INPUT"
         what = "http_import has no URL"

@@ -1,4 +1,4 @@
-"""The step ``http_import``: its declaration, and what can be wrong before there is a job."""
+"""The step ``http_import``: its declaration, and the checks before a job exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.shared.step import CheckContext, Step, nothing
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
-    """Check each URL with one request; the sizes that servers report are for ``space``."""
+    """Check each URL with one request; keep the reported sizes for ``space``."""
     given = context.given.input
     if given is not None and not is_url(given):
         yield InputError(

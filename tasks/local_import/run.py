@@ -24,14 +24,14 @@ from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
-# Compression has its own thread per file, and the disk is waited for at the end of each one: a second file fills
-# those gaps. More only costs memory.
+# Each file is compressed in a thread of its own, and waits for the disk at its end. A second file fills these gaps;
+# more files would only cost memory.
 _THREADS = 2
 _PIECE = 1 << 18
 
 
 def run(context: StepContext) -> StepReport:
-    """Import the directory; every line is checked to be a FHIR resource, contents stay as they are.
+    """Import the files of a directory unchanged; check that every line is a FHIR resource.
 
     Raises the problems of the directory; ``DataError`` of ``LineCheck``; ``StorageError`` (``source-changed``,
     ``disk-full`` …); ``Stopped``.
@@ -64,7 +64,7 @@ def _import(context: StepContext, work: FileWork, file: SourceFile, identity: st
     directory, most = context.job_dir / IMPORT, context.config.limits.max_line_mb * MIB
     with Intake(directory, file.base, context.config.compression, name=file.name, most=most) as intake:
         intake.run(_pieces(context, file, stop))
-        # Somebody who still writes it would leave us a file that never existed like this.
+        # While somebody writes the file, our copy may have a content that the file never had.
         if stat_identity(file.path) != identity:
             hint = "wait until whatever writes it has finished, then continue the job"
             raise StorageError("source-changed", "the file changed while it was imported", context=file.name, hint=hint)

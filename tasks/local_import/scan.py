@@ -1,4 +1,4 @@
-"""The files of a directory to import, and those that are left out: nothing is left out in silence (docs/steps.md)."""
+"""Find the files of a directory to import, and list those that are left out, for warnings (docs/steps.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SourceFile:
 
 @dataclass
 class Scan:
-    """The content of a directory. ``problems`` stop an import, ``left_out`` are names of files by reason."""
+    """The content of a directory. ``problems`` stop an import; ``left_out`` is reason → names of files."""
 
     directory: Path
     files: list[SourceFile] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Scan:
 
     @property
     def warnings(self) -> list[str]:
-        """Return a sentence for each reason why files are left out, with their number by ending."""
+        """Return a warning for each reason to leave files out, with the number of files by ending."""
         return [self._warning(why, sorted(names)) for why, names in self.left_out.items()]
 
     def _warning(self, why: str, names: list[str]) -> str:
@@ -55,7 +55,7 @@ _LOOKS_LIKE_DATA: Final = frozenset(
 
 
 def _ending(name: str) -> str:
-    """Return what says that a file holds data, and what is behind it (``.ndjson.gz``); empty if nothing does."""
+    """Return the endings from the first one of a data format on (``.ndjson.gz``); empty without one."""
     suffixes = Path(name.lower()).suffixes
     begin = next((number for number, suffix in enumerate(suffixes) if suffix in _LOOKS_LIKE_DATA), len(suffixes))
     return "".join(suffixes[begin:])
@@ -103,7 +103,7 @@ def _walk(scan: Scan, recursive: bool, jobs_dir: Path) -> None:
 
 
 def _take(scan: Scan, path: Path, *, inside: bool) -> None:
-    """Sort a file in: to import, or left out for a reason."""
+    """Add a file to the ones to import, or to those that are left out."""
     name = _below(scan, path)
     if not is_ndjson_name(path.name):
         if inside and not is_no_data(path.name) and _ending(path.name):

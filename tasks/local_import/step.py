@@ -1,4 +1,4 @@
-"""The step ``local_import``: its declaration, and what can be wrong before there is a job."""
+"""The step ``local_import``: its declaration, and the checks before a job exists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def warnings(context: CheckContext) -> Iterator[str]:
 
 
 def space(context: CheckContext, _read: int) -> int:
-    """Return the size of the files to import; the jobs directory may be inside the directory."""
+    """Return the estimated size of the imported files."""
     files = scan_source(context.config, context.given.input).files
     return sum(stored_size(file.size, file.path.name, context.config.compression) for file in files)
 

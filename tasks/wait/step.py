@@ -1,8 +1,7 @@
-"""The step ``wait``: stop for a person who looks at the data, and go on with the data as that person left it.
+"""The step ``wait``: pause until a person has looked at the data, then check the files that this person corrected.
 
-``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
-data files, else what the wait looked at. Behind ``flattening`` these are tables. It fires once for each position. Two
-waits over the same source share a directory: the later one sees what the earlier one left.
+Corrected files are in ``<source>_wait/``; after ``flattening`` they are tables. If there are any, the next step reads
+them instead of the source. Two waits over the same source share the directory.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from tasks.shared.stop import Stop
 
 
 def run(context: StepContext) -> StepReport:
-    """Check what was put into the directory, once it is approved (``flows/gate``), and say what the next step reads.
+    """Check the corrected files after the approval (``flows/gate``). The report names their directory if there are any.
 
     Raises:
         DataError: the directory holds something that would not be read (``wait-foreign-files``), two forms of one file
             (``name-clash``), a file without a resource (``empty-file``) or one that is no NDJSON of FHIR resources (the
             errors of ``LineCheck``; ``zst-truncated``, ``zst-corrupt``).
         StorageError: the directory cannot be made or read.
-        Stopped: somebody asked.
+        Stopped: the run is to stop.
     """
     directory = wait_directory(context.input_dir)
     make_directory(directory)
