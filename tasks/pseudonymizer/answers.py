@@ -1,7 +1,7 @@
-"""The check of an answer against what was sent, while both are in memory (docs/services.md).
+"""Check an answer against the resource that was sent, while both are in memory (docs/services.md).
 
-A wrong answer ends the step: another kind of resource, entries that are missing, types in another order, ids that no
-server takes. What a rule set does badly is counted by path, for the warnings of the step and the release report.
+A wrong answer ends the step: another kind of resource, missing entries, types in another order, ids that no server
+accepts. Weaknesses of the rules are counted by path, for the warnings of the step and the release report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TYPED: Final = re.compile(r"(.*/)?[A-Z][A-Za-z]+(/|\?)")
 
 
 class _Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """A resource of which nothing is left, nor of those in it."""
+    """A resource with nothing but type, id and meta; its contained resources are alike."""
 
     resource_type: Raw
     id: Raw = Raw()
@@ -34,7 +34,7 @@ class _Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False
 
 
 class _Told(_Bare, rename="camel", forbid_unknown_fields=True, gc=False):
-    """A resource that has only a narrative, which rules remove as a whole."""
+    """A resource with only a narrative besides, so it is no loss that rules empty it."""
 
     text: Raw = Raw()
 
@@ -54,8 +54,8 @@ class WrongAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Outline:
-    """A resource or Bundle: its text, and type, id and bytes of each resource in it; a type is blank for an entry
-    without a resource. ``bundle_type`` is ``Bundle.type``, if it has one."""
+    """A resource or Bundle: its text, and bytes, type and id of each resource in it. The type is blank for an entry
+    without a resource. ``bundle_type`` is ``Bundle.type`` as JSON, or ``None``."""
 
     text: bytes
     is_bundle: bool
@@ -87,7 +87,7 @@ def outline_of(text: bytes) -> Outline:
 
 @dataclass(slots=True)
 class Findings:
-    """What was found in the answers of a line or a file, counted in lines: by kind, then by path or type."""
+    """Findings in the answers of a line or a file. ``tallies`` is kind → path or type → number of lines."""
 
     tallies: dict[str, Counter[str]] = field(default_factory=dict)
     emptied: int = 0
@@ -105,7 +105,7 @@ class Findings:
             self.tallies.setdefault(kind, Counter()).update(tally)
 
     def merge(self, other: Findings) -> None:
-        """Take over the findings of another part of the same line, each once."""
+        """Add the findings of another part of the same line, which counts once for each name."""
         self.emptied += other.emptied
         for kind, tally in other.tallies.items():
             self.tallies.setdefault(kind, Counter()).update(tally.keys() - self.tallies[kind].keys())
@@ -114,10 +114,10 @@ class Findings:
 def check(
     answer: Answer, sent: Outline, *, removes: bool, line: int, values: tuple[Identifying, ...] | None = None
 ) -> tuple[Outline, Findings]:
-    """Return the outline of an answer, without line breaks, and what was found in it.
+    """Return the outline of an answer, without line breaks, and the findings in it.
 
     ``removes``: the rules may remove entries. ``line`` is the number of the line, for the sample of dates; ``values``
-    are the identifying values of the whole line where ``sent`` is a part of it. Raises ``WrongAnswerError``.
+    are the identifying values of the whole line if ``sent`` is a part of it. Raises ``WrongAnswerError``.
     """
     if not answer.says_json:
         raise WrongAnswerError("answer-not-json", "no JSON", "is the URL that of the service?")
@@ -178,9 +178,9 @@ def _is(kind: msgspec.json.Decoder[Any], raw: Raw | bytes) -> bool:
 
 
 def _references(sent: Outline, received: Outline) -> tuple[set[str], set[str]]:
-    """Return the paths of references that lost their type, and of those that resolved in the Bundle and do not now.
+    """Return the paths of references that lost their type, and of those that no longer resolve in the Bundle.
 
-    Paths are looked for only where the numbers of different references differ: as a rule they do not.
+    Paths are searched only if the numbers of such references differ before and after, which is rare.
     """
     before, after = references_in(sent.text), references_in(received.text)
     here, there = _keys(sent), _keys(received)

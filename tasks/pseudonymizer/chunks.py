@@ -1,7 +1,7 @@
-"""What is sent at once: a line, or a part of a Bundle whose line is larger than the threshold (docs/services.md).
+"""Chunks: a request has a line, or a part of a Bundle whose line is larger than the threshold (docs/services.md).
 
-The parts are cut greedily, in the order of the entries. Each has all members of the Bundle and with them its ``id``:
-the service seeds date shifting with it. Entries travel as they are written.
+The parts are cut greedily, in the order of the entries. Each has all other members of the Bundle: the service needs its
+``id`` as the seed of date shifting. Entries are not changed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tasks.shared.fhir.persons import Identifying
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A resource to send: a whole line, or a part of a Bundle, up to the ``last`` one.
+    """A resource to send: a whole line, or a part of a Bundle. ``last``: no part of the line follows.
 
     ``first`` is the index of its first entry in the Bundle of the line. ``alone``: larger than the threshold, and
-    cannot be smaller. ``values`` are the identifying values of the whole line when this is a part of it.
+    cannot be divided. ``values`` are the identifying values of the whole line if this is a part of it.
     """
 
     file: str
@@ -38,13 +38,13 @@ class Chunk:
 
     @property
     def place(self) -> str:
-        """Return ``file:line``, and from which entry of a Bundle that was split."""
+        """Return ``file:line``, and the first entry of a part."""
         return f"{self.file}:{self.line}" + (f" from entry {self.first}" if self.is_part else "")
 
 
 def parts_of(bundle: Bundle, threshold: int) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield (index of the first entry, text, is the last one) of parts of at most ``threshold`` bytes; larger is only a
-    single entry."""
+    """Yield (index of the first entry, text, whether it is the last part) of each part. A part has at most
+    ``threshold`` bytes, or a single larger entry."""
     room = threshold - len(close_bundle(bundle.members, ()))
     start, size = 0, 0
     for index, entry in enumerate(bundle.entries):

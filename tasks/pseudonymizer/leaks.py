@@ -1,11 +1,11 @@
-"""What came back of a person: identifying values, and dates that stayed while others of the same line moved.
+"""Find identifying values that came back, and dates that stayed while others of the same line moved.
 
 docs/decisions/12-pseudonymizer-finds-leaks.md. The values of persons are searched for as whole strings in the bytes of
-the answer; only where one is found is the answer walked, to name the path. Values are named nowhere.
+the answer. Only if one is found, the answer is walked for its path. No output has a value.
 
-A date moved when it is still a day, but another one: one that stayed has a path that the rules forgot. Birth dates are
-left aside: their precision is a rule of its own. The first lines of a file are looked at, then one in ten: what a rule
-set does to a path it does to all lines.
+A date has moved if the answer has another day in its place. If only some dates of a line moved, the rules forgot the
+paths of the others. Birth dates do not count: rules may only change their precision. Dates are compared in the first
+100 lines of a file, then in one of ten, because rules treat a path alike in all lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Raw
 from tasks.shared.fhir.persons import PERSONS, Identifying, Kind, identifying
 
 SHORT: Final = 4
-"""Fewer characters than these are found everywhere: such a value counts at its own path alone."""
+"""A value with fewer characters may occur anywhere, so it counts only at its own path."""
 
 ATTACHMENT: Final = "attachment data"
 
@@ -35,7 +35,7 @@ _DATA: Final = re.compile(rb'"data"\s*:\s*("[A-Za-z0-9+/=\\]{24,}")')
 
 
 class Leak(NamedTuple):
-    """A value that came back, without the value: where it stands now, what it is, and the system of an identifier."""
+    """Path and kind of a value that came back, and the system of an identifier. The value itself is left out."""
 
     path: str
     kind: str
@@ -60,7 +60,7 @@ def leaks_of(
     ``values`` are those of the line that was ``sent``. ``answer`` are the resources that came back, and ``text`` is the
     whole answer: it is searched first, because most answers have no leak and need not be walked.
     """
-    if b"\\" in text and b"\\u" in text:  # a serializer that escapes what it need not
+    if b"\\" in text and b"\\u" in text:  # the service escapes more characters than it must
         text = msgspec.json.encode(msgspec.json.decode(text))
     hits = {value.value: value for value in values if len(value.value) >= SHORT and _quoted(value.value) in text}
     short = {(value.path, value.value): value for value in values if len(value.value) < SHORT}
@@ -130,7 +130,7 @@ def dates_of(
 
 
 def _dates(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield (path, day before, day after) of each date of a resource, those of a Provenance aside."""
+    """Yield (path, day before, day after) of each date of a resource; none of a Provenance."""
     kind = str(old.get("resourceType"))
     return iter(()) if kind == "Provenance" else _pairs(old, new, kind)
 

@@ -1,4 +1,4 @@
-"""The output of one file, and what was found in it: results arrive in order, and end in a record (``file_work.py``)."""
+"""Write the results of one file in their order, and record the file with its findings (``file_work.py``)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from tasks.shared.units import human_count
 OUTPUT: Final = "pseudonymized"
 
 _NAMED: Final = 20
-"""Resources above the threshold that are named for each file."""
+"""Most resources above the threshold that are named for a file."""
 
 Result = tuple[Chunk, Outline, list[Outline], Findings]
-"""What came back for a chunk: what was sent, the answers (one, unless the service took it in parts only), and what was
-found in them."""
+"""A chunk, its outline, the outlines of the answers (several if the chunk was halved), and the findings in them."""
 
 
 class FileOutput:
-    """The file whose results arrive, in the order of its chunks."""
+    """Writes one file from the results of its chunks, in their order."""
 
     def __init__(self, context: StepContext, work: FileWork, base: str, identity: str) -> None:
         self._context = context
@@ -49,7 +48,7 @@ class FileOutput:
         self._parts: list[Bundle] = []
 
     def take(self, result: Result) -> None:
-        """Write what came back for a chunk, and count it."""
+        """Write and count the result of a chunk."""
         chunk, sent, received, findings = result
         self._counts["resources_in"] += len(sent.types)
         self._counts["resources_out"] += sum(len(one.types) for one in received)
@@ -97,7 +96,7 @@ class FileOutput:
         refuse_leaks(self._context.config, done.tallies.get("leaks", {}), done.output)
 
     def close(self) -> None:
-        """Remove what is not finished."""
+        """Remove an unfinished file."""
         self._part.__exit__()
 
 

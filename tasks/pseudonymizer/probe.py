@@ -1,8 +1,8 @@
-"""The synthetic resource goes first, and its answer says what the service will make of the data (docs/services.md).
+"""Test the pseudonymization service with a synthetic Bundle before the first real data (docs/services.md).
 
-Its values are the same in every probe, so a trust centre keeps one pseudonym for each of them. It goes alone first,
-then several times at once, and again when the step ends: the ids, references and dates must come back equal, which
-finds keys that change at a start of the service, and replicas with different keys.
+The values are the same in every probe, so a trust centre keeps one pseudonym for each of them. The Bundle is sent once,
+then several times at once, and again when the step ends. All answers must have the same ids, references and dates: this
+finds keys that change when the service starts, and replicas with different keys.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PATIENT: Final[dict[str, Any]] = {
     "birthDate": "1970-01-31",
     "address": [{"line": ["Probeweg 1"], "city": "Probestadt", "postalCode": "00000"}],
 }
-"""Nobody."""
+"""A synthetic patient."""
 
 OBSERVATION: Final[dict[str, Any]] = {
     "resourceType": "Observation",
@@ -88,8 +88,8 @@ _NO_RULES: Final = frozenset({400, 404, 405, 406, 415, 422, 501})
 
 @dataclass(frozen=True)
 class MadeUp:
-    """The answer to the synthetic Bundle ``text``, as far as it must be the same each time: ``digest`` is one of the
-    terms of the step. ``warnings`` say what works but may surprise."""
+    """The result of the test with the Bundle ``text``. ``digest`` is ``ProbeAnswer.digest``, one of the terms of the
+    step."""
 
     digest: str
     warnings: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class MadeUp:
 
 @dataclass(frozen=True)
 class ProbeAnswer:
-    """What is judged of an answer: both resources, and the type of the Bundle."""
+    """The judged parts of an answer: both resources, and the type of the Bundle."""
 
     patient: dict[str, Any] = field(repr=False)
     observation: dict[str, Any] = field(repr=False)
@@ -124,9 +124,9 @@ class ProbeAnswer:
 
 
 def begin(call: Deidentify) -> MadeUp:
-    """Send the synthetic Bundle alone, then as often at once as may be, at least twice; return what came back.
+    """Send the synthetic Bundle once, then ``max_concurrent_requests`` times at once (at least twice).
 
-    Raises ``WrongServiceError`` for the first row of docs/services.md that fits, and what
+    Raises ``WrongServiceError`` for the first row of the table in docs/services.md that applies, and what
     ``ServiceClient.send`` raises.
     """
     if call.rules is not None:
@@ -135,7 +135,7 @@ def begin(call: Deidentify) -> MadeUp:
     try:
         first = ask(call)
     except WrongServiceError as error:
-        # Rules that take the type of a reference as its domain have none for an absolute one on such a host.
+        # Rules that use the type in a reference as its domain find none in an absolute reference to such a host.
         if error.answered not in (422, 500) or not still_works(call):
             raise
         text, first = _RELATIVE, ask(call, _RELATIVE)
@@ -150,7 +150,7 @@ def begin(call: Deidentify) -> MadeUp:
 
 
 def changed(config: PipelineConfig) -> ServiceError:
-    """Return the error of a step that ended with another answer than it began with."""
+    """Return the error for an answer at the end of the step that differs from the one at its beginning."""
     return ServiceError(
         "pseudonyms-change", f"pseudonymizer: {_CHANGED}", context=f"services.pseudonymizer.url: {endpoint(config)}",
         hint=f"the files of this step are done again when the job is continued; {_SET_KEYS}", operation=OPERATION,
@@ -168,7 +168,7 @@ def still_works(call: Deidentify) -> bool:
 
 @dataclass(frozen=True)
 class PseudonymizerProbe:
-    """The check of ``plan`` and ``start`` (``service.Probe``). The step asks for itself when it begins."""
+    """The probe for ``plan`` and ``start``. The step calls ``begin`` itself, so this one does not ``prove``."""
 
     proves = False
 
@@ -193,7 +193,7 @@ def service(config: PipelineConfig) -> Service:
 
 
 def _require_rules_to_be_read(call: Deidentify) -> None:
-    """Send rules that nobody can read: only a service that reads them refuses."""
+    """Send rules that are not YAML: a service that answers 200 ignores rules."""
     answer = call.with_rules(_UNREADABLE_RULES, json.dumps(PATIENT).encode(), _NO_RULES)
     if answer.status == 200:
         hint = f"update the pseudonymization service to {OLDEST} or later, or leave the key out and give the service"
@@ -204,7 +204,7 @@ def _require_rules_to_be_read(call: Deidentify) -> None:
 
 
 def ask(call: Deidentify, text: bytes = _TEXT) -> ProbeAnswer:
-    """Send the synthetic Bundle once. Raises ``WrongServiceError`` for another answer, and what a call raises."""
+    """Send the synthetic Bundle once. Raises ``WrongServiceError`` for a wrong answer, and what a call raises."""
     try:
         answer = call(text)
     except (ServiceError, ServiceBusyError) as error:
@@ -235,7 +235,7 @@ def _refuses_rules(answer: Answer) -> bool:
 
 
 def _judge(answer: ProbeAnswer) -> Iterator[str]:
-    """Yield warnings; raise for the first row of the table that fits."""
+    """Yield warnings; raise ``WrongServiceError`` for the first row of the table that applies."""
     patient, observation = answer.patient, answer.observation
     if _unchanged(answer):
         hint = "which rules does the service use? see services.pseudonymizer.anonymization_config"

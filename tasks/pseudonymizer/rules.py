@@ -1,8 +1,8 @@
-"""The anonymization file (docs/services.md): what the step must know of it.
+"""Read and check the anonymization file (docs/services.md).
 
-The file goes to the service as its bytes are. It is read here for three things only: whether it can be sent at all,
-whether a ``remove`` rule may make entries fewer, and whether a key is missing without which pseudonyms may differ from
-request to request. It can hold keys: no message quotes it.
+The service gets its bytes unchanged. The step only checks whether the file can be used, whether a ``remove`` rule may
+remove entries, and whether a key is missing, so that pseudonyms may differ between requests. The file can hold secret
+keys, so no message quotes it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ _NEEDS: Final = {
     "cryptohash": ("cryptoHash", ("cryptoHashKey", "keyDerivationContext")),
     "encrypt": ("encrypt", ("encryptKey", "keyDerivationContext")),
 }
-"""Methods by their name in lower case, because the service ignores case: the parameters of which one is needed."""
+"""Method in lower case (the service ignores case) → its name, and the parameters of which it needs one."""
 
 
 @dataclass(frozen=True)
 class AnonymizationRules:
-    """An anonymization file: its bytes, its SHA-256 (hex), and what was found in it.
+    """An anonymization file: its bytes, its SHA-256 (hex), and the results of the checks.
 
-    ``removes`` says that entries may disappear, because there is a ``remove`` rule. ``keys`` are the values of its
-    parameters that are secrets.
+    ``removes``: a ``remove`` rule may remove entries. ``keys`` are the values of parameters that are secret.
     """
 
     content: bytes = field(repr=False)
@@ -45,7 +44,7 @@ class AnonymizationRules:
 def read_rules(path: Path) -> AnonymizationRules:
     """Read the anonymization file. Raises ``InputError``: ``file-unreadable``, ``file-empty``, ``rules-not-yaml``."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a pipe may block
             raise InputError("file-unreadable", "the rule file is not a regular file", context=f"{KEY}: {path}")
         content = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The step: every line of every file through ``$de-identify``, in its order, into a file of the same base name."""
+"""The step: send each line to ``$de-identify``, and write the answers in order to a file of the same base name."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ STATE: Final = "pseudonymizer"
 """Directory for kept answers of the service, below the job directory."""
 
 _WINDOW: Final = 20 * MIB
-"""Bytes of chunks under way above which no further one is read. Each is in memory several times."""
+"""Bytes of chunks under way above which no further chunk is read. Each is in memory several times."""
 
 _SPARE: Final = 2
-"""Threads beside those whose request is under way: they check an answer, or make the next request ready."""
+"""Threads besides those with a request under way: they check an answer, or prepare the next request."""
 
 _WARNED: Final = {
     "references without type": "references have lost their type, so they lead nowhere",
@@ -42,7 +42,7 @@ _WARNED: Final = {
     "ids kept": "resources keep their original id",
     "dates that stayed": "dates stayed while others of the same line moved",
 }
-"""Findings that are warnings of the step, and facts of the release report; leaks are a gate besides."""
+"""Kind of a finding → text of its warning. The release report lists them, too. The gate judges leaks."""
 
 
 def run(context: StepContext) -> StepReport:
@@ -94,13 +94,13 @@ def run(context: StepContext) -> StepReport:
             budget=_WINDOW,
         )
         if todo and not part.number and probe.ask(call, begun.text).digest != begun.digest:
-            work.take_back()  # also where the service gives the first answer again when the job is continued
+            work.take_back()  # done again even if the service gives the first answer then
             raise probe.changed(config)
     return _report(context, work.done(), [*files.values()], [*warnings, *begun.warnings])
 
 
 class _Lines:
-    """The lines of the files as chunks, and their way through the service."""
+    """Reads the lines of files as chunks, and sends chunks to the service."""
 
     def __init__(
         self, context: StepContext, rules: AnonymizationRules | None, call: Deidentify, failed: FailedAnswers
@@ -111,7 +111,7 @@ class _Lines:
         self._failed = failed
 
     def chunks(self, path: Path) -> Iterator[Chunk]:
-        """Yield the lines of a file; one above the threshold in parts."""
+        """Yield the lines of a file; a Bundle above the threshold in parts."""
         config = self._context.config
         threshold = config.services.pseudonymizer.bundle_split_threshold_mb * MIB
         for number, text in lines(path, config.limits.max_line_mb * MIB, stored=self._context.meter.read):
@@ -127,13 +127,13 @@ class _Lines:
                 yield Chunk(path.name, number, part, first, last, len(part) > threshold, values)
 
     def send(self, chunk: Chunk) -> Result:
-        """Return what the service makes of a chunk. Raises its errors with the place of the chunk."""
+        """Send a chunk; return the result. Errors name the place of the chunk."""
         sent = _outlined(chunk.text, chunk.place)
         findings = Findings()
         return chunk, sent, self._received(chunk, sent, findings), findings
 
     def _received(self, chunk: Chunk, sent: Outline, findings: Findings, start: int = 0) -> list[Outline]:
-        """Return the answers to a chunk, in halves where the service refuses it as too large (413)."""
+        """Return the answers to a chunk; halve it as often as the service refuses it as too large (413)."""
         try:
             answer = self._call(sent.text)
         except SluiceError as error:
@@ -151,7 +151,7 @@ class _Lines:
         return [outline]
 
     def _explained(self, error: SluiceError, place: str) -> SluiceError:
-        """Return an error with its place; a refusal that lasts is the resource's fault if the service still works."""
+        """Return an error with its place; if the service still works otherwise, it is an error about the resource."""
         answer = error.answer
         refused = partial(ServiceError, context=place, operation=OPERATION, status=error.status)
         fatal = answer is not None and any(severity in ("fatal", "error") for severity, _ in issues(answer.body))
@@ -185,7 +185,7 @@ def _outlined(text: bytes, place: str) -> Outline:
 
 
 def _place(chunk: Chunk, sent: Outline, start: int) -> str:
-    """Return file, line, and entry and type where it is about a part or a single resource."""
+    """Return file and line, the first entry of a part, and the type of a single resource."""
     entry = f" from entry {chunk.first + start}" if chunk.is_part or start else ""
     return f"{chunk.file}:{chunk.line}{entry}" + (f" {sent.types[0]}" if len(sent.types) == 1 else "")
 

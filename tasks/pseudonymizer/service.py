@@ -23,8 +23,8 @@ def endpoint(config: PipelineConfig) -> str:
 
 
 class Deidentify:
-    """The calls of a step, with ``rules`` or with the service's own; at most ``max_concurrent_requests`` of them are
-    under way. Thread-safe."""
+    """The calls of a step, at most ``max_concurrent_requests`` at once; thread-safe. Without ``rules`` the service uses
+    its own."""
 
     def __init__(self, client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None) -> None:
         self.config = config
@@ -52,7 +52,7 @@ class Deidentify:
 
 
 def _envelope(rules: bytes) -> tuple[bytes, bytes]:
-    """Return what stands before and behind a resource in Parameters with an anonymization file."""
+    """Return the text before and after a resource in a Parameters resource with rules."""
     head = (
         b'{"resourceType":"Parameters","parameter":[{"name":"config","valueAttachment":'
         b'{"contentType":"application/yaml","data":"%b"}},{"name":"resource","resource":'

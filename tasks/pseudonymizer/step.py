@@ -1,4 +1,4 @@
-"""The step ``pseudonymizer``, and its checks before there is a job: the anonymization file (docs/services.md)."""
+"""The step ``pseudonymizer``, and the check of the anonymization file before a job exists (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def warnings(context: CheckContext) -> Iterator[str]:
 
 
 def gate(context: StepContext, report: StepReport) -> GateError | None:
-    """Return why no later step may see the data: identifying values that came back."""
+    """Return the error if identifying values came back and ``residual_identifiers`` is ``stop``."""
     try:
         refuse_leaks(context.config, report.details.get("tallies", {}).get("leaks", {}), OUTPUT)
     except GateError as closed:

@@ -1,12 +1,12 @@
-"""Chunks: the ``collection`` Bundles that are sent, and where everything in them came from (docs/services.md).
+"""Chunks: the ``collection`` Bundles that are sent, with the place of each resource in its file (docs/services.md).
 
-A chunk has at most ``bundle_chunk_size_mb`` (MiB) of text, unless a single resource is larger: that one travels alone.
-Lines are not torn apart, since a patient's resources refer to each other, unless a line alone is too large. A line that
-brings a ``fullUrl`` which the chunk already has begins the next one: two lines may well hold the same resource, and a
-Bundle must not (invariant bdl-7), so together they would get a finding that is not in the data.
+A chunk has at most ``bundle_chunk_size_mb`` (MiB) of text; a single larger resource is sent alone. A line stays in one
+chunk, because a patient's resources refer to each other, unless the line alone is too large. A line whose ``fullUrl``
+is already in the chunk begins the next one: two lines may hold the same resource, but a Bundle must not (invariant
+bdl-7), so the service would find an error that is not in the data.
 
-Bundles that are envelopes are taken apart; any other Bundle is one resource, which the service checks. A resource's
-bytes are never changed. Its entry's own ``fullUrl`` is kept, so that references inside the Bundle still resolve.
+Bundles that are envelopes are taken apart; any other Bundle is one resource. A resource's bytes are never changed. The
+``fullUrl`` of its entry is kept, so that references inside the Bundle still resolve.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tasks.shared.fhir.bundles import UNWRAPPED, open_bundle, read_entry
 from tasks.shared.fhir.resource import ID, head_of
 
 BASE: Final = "https://sluice.invalid/fhir"
-"""Where a resource without a ``fullUrl`` of its own seems to be. Nothing is there, nor ever will be (RFC 2606)."""
+"""Base of the ``fullUrl`` that a resource without one gets. This host will never exist (RFC 2606)."""
 
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:validated-resource-without-id")
 _HEAD: Final = b'{"resourceType":"Bundle","type":"collection","entry":['
@@ -77,7 +77,7 @@ class ValidationChunk:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the first and the last line that the Bundle has something of."""
+        """Return the first and the last line with a resource in the Bundle."""
         return self.items[0].place.line, self.items[-1].place.line
 
     @property
@@ -91,7 +91,7 @@ class ValidationChunk:
         return f"{text}{'' if place.entry is None else f' entry {place.entry}'} {place.type}"
 
     def halves(self) -> tuple[ValidationChunk, ValidationChunk]:
-        """Return two chunks, cut between two lines where there are two."""
+        """Return two chunks, cut between two lines if there are several."""
         middle = len(self.items) // 2
         lines = [item.place.line for item in self.items]
         between = [n for n in range(1, len(lines)) if lines[n] != lines[n - 1]]
@@ -101,7 +101,7 @@ class ValidationChunk:
 
 @dataclass
 class FileItems:
-    """The items of one file, line by line, and what was counted on the way."""
+    """Reads the items of one file, and counts. ``read`` is the bytes of its lines."""
 
     file: str
     base: str
@@ -154,7 +154,7 @@ class FileItems:
 
 
 def pack(groups: Iterable[list[Item]], *, file: str, limit: int) -> Iterator[ValidationChunk]:
-    """Yield chunks of at most ``limit`` bytes from groups of items that belong together."""
+    """Yield chunks of at most ``limit`` bytes. Each of the ``groups`` has the items of one line."""
     items: list[Item] = []
     urls: set[bytes] = set()
     size = ENVELOPE

@@ -1,7 +1,7 @@
 """Read the issues of an OperationOutcome with their places, and count them (docs/services.md).
 
-An issue of severity ``error`` or ``fatal`` is a finding. Counts are keyed by severity, resource type and codes and hold
-nothing else: the texts of issues quote data, so they go into private files only.
+An issue of severity ``error`` or ``fatal`` is a finding. Issues are counted by severity, resource type and codes only:
+their texts quote data, and go into private files.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ UNPLACED: Final = "unplaced"
 """The type of findings that concern a chunk as a whole."""
 
 _MESSAGE_ID: Final = "operationoutcome-message-id"
-# A message id is a short code. The HL7 validator also gives the URL of a profile with the key of an invariant behind
-# "#", and for some "Rule key: 'text' failed", of which only the key is taken.
+# A message id is a short code. The HL7 validator also writes the URL of a profile, "#" and the key of an invariant, or
+# "Rule key: 'text' failed". Then only the key is taken.
 _CODE: Final = re.compile(r"(?:https?://[^\s#]*#|Rule )?([A-Za-z0-9][A-Za-z0-9_.\-]{0,79})(?:: .*)?", re.DOTALL)
 # An entry as FHIRPath (from 0) and, in the older ``location``, as XPath (from 1).
 _ENTRY: Final = re.compile(r"Bundle(?:\.entry\[([0-9]{1,18})\]|/f:entry\[([0-9]{1,18})\])")
-# What stands between the entry and the element in the two spellings of the HL7 validator, and in XPath.
+# The text between the entry and the element, in the two spellings of the HL7 validator and in XPath.
 _INSIDE: Final = re.compile(
     r"(?:\.resource(?:\.ofType\([A-Za-z]+\)|/\*[^*]*\*/)?(?=[.\[]|$)|/f:resource(?:/f:[A-Z]\w*)?(?=/|$))"
 )
@@ -42,8 +42,8 @@ class NotAnOutcomeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ValidationIssue:
-    """One issue. ``entries`` are the entries of the Bundle that it names, each with the element inside (both without
-    doubles); ``elsewhere`` are its other locations. ``text`` may quote data."""
+    """One issue. ``entries`` is index of an entry that the issue names → element in it. ``elsewhere`` has the other
+    locations. ``text`` may quote data."""
 
     severity: str
     code: str
@@ -59,7 +59,7 @@ class ValidationIssue:
 
     @property
     def message_code(self) -> str:
-        """Issue code and message id, where there is one."""
+        """Return the issue code, and the message id if there is one."""
         return f"{self.code} {self.message_id}".rstrip()
 
 
@@ -110,8 +110,8 @@ def read_outcome(body: bytes) -> list[ValidationIssue]:
 
 
 def wrong_with(answer: Answer, entries: int) -> str | None:
-    """Return what keeps an answer from being the result for a Bundle of so many entries, else ``None``."""
-    if answer.status not in (200, 412, 422):  # what is no result is not one when it looks like it: 202 is a promise
+    """Return why an answer is no result for a Bundle of ``entries`` entries; ``None`` if it is one."""
+    if answer.status not in (200, 412, 422):  # a 202 with an outcome is no result
         return "no result"
     if not answer.says_json:
         return "a Content-Type that is not JSON"
@@ -150,7 +150,7 @@ def _number(match: re.Match[str]) -> int:
 
 
 def _places(issue: _OutcomeIssue) -> Iterable[str]:
-    """Yield the expressions of an issue, or the older ``location`` if there are none."""
+    """Return the expressions of an issue; the older ``location`` if there are none, or only it names an entry."""
     expressions = [place for place in issue.expression or () if place]
     locations = [place for place in issue.location or () if place]
     if any(map(_ENTRY.search, expressions)) or not locations:
@@ -171,7 +171,7 @@ def _message_id(issue: _OutcomeIssue, details: _Details) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of issues. ``types`` and ``codes`` count findings only; ``resources`` have at least one."""
+    """Counts of issues. ``types`` and ``codes`` count findings only; ``resources`` counts resources with findings."""
 
     issues: int = 0
     findings: int = 0
@@ -181,7 +181,7 @@ class Tally:
     codes: Counter[str] = field(default_factory=Counter)
 
     def add(self, issues: Iterable[ValidationIssue], place: Callable[[int], ResourcePlace | None]) -> None:
-        """Count the issues of one answer; ``place`` tells where its entries came from."""
+        """Count the issues of one answer; ``place(entry)`` returns the place of an entry."""
         hit: set[int] = set()
         for issue in issues:
             self.issues += 1

@@ -1,8 +1,8 @@
 """The report of one file, ``<base>.validation.ndjson``, and its rows of ``summary.csv`` (docs/services.md).
 
 The report holds the OperationOutcomes about the chunks of a file, in their order, each on one line. ``summary.csv`` has
-every issue with file, line, ``Type/id``; it is put together from the rows of the files, so a million findings are never
-in memory. It quotes the service's messages, for the person who corrects the data; results and logs have codes only.
+every issue with file, line, ``Type/id``. It is joined from the rows of the files, so a million findings are never in
+memory. It quotes the service's messages, for the person who corrects the data; reports and logs have codes only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMNS: Final = ("file", "line", "entry", "resource", "severity", "code", "mess
 
 
 class FileReport:
-    """The report of one file in the making, of which ``items`` are read. Used by one thread."""
+    """Writes the report of one file, whose resources are ``items``. For one thread."""
 
     def __init__(self, work: FileWork, meter: Meter, directory: Path, items: FileItems, identity: str) -> None:
         self._work = work
@@ -48,7 +48,7 @@ class FileReport:
         self._rows = PartFile(rows_of(directory, items.base))
 
     def take(self, outcomes: list[ChunkOutcome]) -> None:
-        """Take in what was answered about the next chunk."""
+        """Write and count the outcomes about the next chunk."""
         for outcome in outcomes:
             issues = read_outcome(outcome.line)
             self._tally.add(issues, outcome.chunk.place)
@@ -57,7 +57,7 @@ class FileReport:
             self._meter.add(resources=len(outcome.chunk), bytes=outcome.chunk.size, stored=0)
 
     def finish(self) -> None:
-        """Record the file. Its rows are there before the report is recorded as done."""
+        """Publish the rows, then record the file as done."""
         self._rows.sync()
         publish(self._rows.final)
         tally, items = self._tally, self._items
@@ -81,7 +81,7 @@ class FileReport:
             logger.info("validation: %s has %s", items.file, human_count(tally.findings, "finding"))
 
     def close(self) -> None:
-        """Remove what is not finished."""
+        """Remove unfinished files."""
         self._part.__exit__()
         self._rows.__exit__()
 

@@ -1,7 +1,7 @@
-"""The validation step: every resource of the input is checked by the service, and stays where it is (docs/services.md).
+"""The validation step: the service checks every resource of the input; the data are not changed (docs/services.md).
 
-The step completes whatever is found: whether the pipeline goes on is decided by the gate, from what the step reports. A
-second validation step of a pipeline writes to ``validation-<position>/``.
+The step completes whatever it finds. The gate decides by its report whether the pipeline goes on. A second validation
+step of a pipeline writes to ``validation-<position>/``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ REPORTS: Final = "validation"
 """Directory of the reports, below the job directory."""
 
 _SECONDS: Final = 600.0
-"""For one request that the service works on alone. Some services take one at a time, so every request is given as much
-again for each one that may be before it in the queue."""
+"""Seconds for a request that the service works on alone. Some services work on one request at a time, so the timeout is
+multiplied by the number of requests at once."""
 
 _SPARE: Final = 4
-"""Chunks in the window beside those that are asked about: one slow answer must not keep the other threads waiting."""
+"""Chunks in the window besides those under way, so that one slow answer does not keep the other threads waiting."""
 
 
 def run(context: StepContext) -> StepReport:

@@ -1,7 +1,7 @@
-"""The calls to the validation service (docs/services.md), and the probe before.
+"""The calls to the validation service (docs/services.md), and its probe.
 
-An answer 200, or 412 or 422 as FHIR servers' ``$validate`` gives, with an OperationOutcome that has an issue is an
-answer, whatever it says; everything else is a failure of the step, which names the file and its lines.
+A result is an OperationOutcome with at least one issue. Its status is 200, or 412 or 422 (``$validate`` of FHIR
+servers). Any other answer is an error of the step, which names the file and its lines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Validator:
         self._url = url
 
     def validate(self, chunk: ValidationChunk) -> list[ChunkOutcome]:
-        """Return the outcomes about a chunk: one, or more where the service takes or gives only smaller pieces.
+        """Return the outcomes about a chunk: one, or several if the chunk had to be halved.
 
         A resource that the service cannot process while it processes others is a finding about that resource. Raises
         what ``ServiceClient.send`` raises, with file and lines; ``validation-answer``, ``validation-too-large``.
@@ -72,7 +72,7 @@ class Validator:
         return self._client.send(Call("POST", self._url, OPERATION, body, HEADERS, accept=WITH_ERRORS))
 
     def _is_about_data(self, error: SluiceError) -> bool:
-        """Return whether halves of what was sent may be taken: it was too large, or the service failed on it."""
+        """Return whether halves may succeed: the chunk was too large, or the service fails on it alone."""
         if error.answered == 413:
             return True
         answer = error.answer
@@ -119,7 +119,7 @@ _WRONG_PATIENT: Final = {
     "gender": "sluice-probe",
     "birthDate": "yesterday",
 }
-"""An element that FHIR does not know, a code that is none, a date that is none."""
+"""A Patient with three errors: an unknown element, an invalid code, an invalid date."""
 
 _BODY: Final = json.dumps({
     "resourceType": "Bundle",
@@ -142,7 +142,7 @@ def _wrong(answer: Answer) -> str | None:
 
 
 def service(config: PipelineConfig) -> Service:
-    """Return ``services.validation``: it has no credentials, and its URL is the one that is asked."""
+    """Return ``services.validation``, which has no credentials."""
     return Service(
         "validation", config.services.validation.url, probe=SyntheticProbe("a validation service", _exchanges)
     )
