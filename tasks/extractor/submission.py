@@ -106,7 +106,7 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
             "submission-unanswered",
             f"{SERVICE}: no usable answer to the submission ({error.reference}); the server may have created a job",
             context=error.context, operation="submit", status=status,
-            hint="nothing is submitted twice: pipeline continue lists the jobs of the server, and asks which it is",
+            hint="nothing is submitted twice: pipeline continue lists the jobs of the server, so that you can choose",
         )  # fmt: skip
     if status in (400, 422):
         # With patients the server may quote their ids.
