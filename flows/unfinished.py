@@ -2,7 +2,7 @@
 
 from prefect import flow, get_run_logger
 
-from flows.job.find import has_any_job, opened
+from flows.job.find import opened
 from flows.job.unfinished import look
 from flows.jobs_dir import load
 
@@ -14,8 +14,6 @@ def unfinished(config: str) -> None:
     Args:
         config: Path of the YAML configuration file that names the jobs directory.
     """
-    loaded = load(config)
-    if has_any_job(loaded):
-        with opened(loaded) as session:
-            for line in look(session, go=True):
-                get_run_logger().warning(line)
+    with opened(load(config)) as session:
+        for line in look(session, go=True):
+            get_run_logger().warning(line)

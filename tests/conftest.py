@@ -338,13 +338,12 @@ report: {{enabled: false}}
     return tmp_path
 
 
-def ask_prefect(method: str, url: str, body: object = None, *, secret: str | None = None) -> Any:
+def ask_prefect(method: str, url: str, body: object = None) -> Any:
     """Call Prefect's API as a browser does. 503 means that its database is busy: the call is repeated.
 
     A machine that other people use, too, may stand still for a minute: that is no failure of what is tested.
-    ``secret`` is that of the server's jobs directory: by default the shared server's.
     """
-    auth = secret or os.environ["PREFECT_API_AUTH_STRING"]
+    auth = os.environ["PREFECT_API_AUTH_STRING"]
     for _ in range(60):
         answer = httpx.request(
             method, url, json=body, trust_env=False, timeout=150, auth=tuple(auth.split(":", 1))
@@ -364,16 +363,13 @@ def started(child: subprocess.Popen[str]) -> str:
     return line.split()[1]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0, *, every: float = 0.02) -> None:
-    """Wait for something that another process does; it may meet a Prefect server that stands still (docs/sizes.md).
-
-    ``every``: seconds between two looks.
-    """
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Wait for something that another process does; it may meet a Prefect server that stands still (docs/sizes.md)."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError("it did not happen in time")
-        time.sleep(every)
+        time.sleep(0.02)
 
 
 def free_ports(count: int = 1) -> int:

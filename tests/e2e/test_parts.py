@@ -108,8 +108,8 @@ def results(job: Path) -> dict[str, bytes]:
     return {str(path.relative_to(job)): path.read_bytes() for path in paths}
 
 
-def finished(job: Path, position: int = 2) -> set[str]:
-    return {path.stem for path in (job / ".done" / str(position)).glob("batch*.json")}
+def finished(job: Path) -> set[str]:
+    return {path.stem for path in (job / ".done/2").glob("batch*.json")}
 
 
 def works(job: Path) -> bool:

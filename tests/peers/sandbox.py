@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,14 +34,6 @@ class Sandboxed:
     def requests(self) -> list[dict[str, Any]]:
         """Return the requests so far, without payloads."""
         found: list[dict[str, Any]] = self.call_sandbox("GET", "requests").json()["requests"]
-        return found
-
-    def counted(self, *, entries: bool = True) -> Counter[str]:
-        """Count the applied requests by method and path; of a transaction, its ``entries``."""
-        found: Counter[str] = Counter()
-        for one in self.requests():
-            if one["method"] in {"POST", "PUT"} and (one["status"] or 0) < 400:
-                found[f"{one['method']} {one['path']}"] += (entries and one["entries"]) or 1
         return found
 
     def forget(self) -> None:
