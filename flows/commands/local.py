@@ -57,7 +57,7 @@ def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str,
     return run_sandbox(SandboxOptions(data, state, port, settings, with_parent))
 
 
-config_argument = click.argument("config", required=False, type=complete.FILE)
+optional_config = click.argument("config", required=False, type=complete.FILE)
 
 
 @click.group("server")
@@ -69,20 +69,20 @@ def server() -> None:
 
 
 @server.command()
-@config_argument
+@optional_config
 def start(config: str | None) -> None:
     """Start the server and print its address and password."""
-    from flows.prefect.server import start
+    from flows.prefect import server as prefect_server
 
-    _print_address(start(_jobs_dir(config)))
+    _print_address(prefect_server.start(_jobs_dir(config)))
 
 
 @server.command()
-@config_argument
+@optional_config
 @click.option("--yes", is_flag=True, help="Stop it although jobs run on it.")
 def stop(config: str | None, yes: bool) -> None:
     """Stop the server. While a job runs on it, --yes is needed."""
-    from flows.prefect.server import home_of, stop
+    from flows.prefect import server as prefect_server
 
     jobs_dir = _jobs_dir(config)
     running = [path.parent.name for path in jobs_dir.glob("*/.lock") if is_held(path.parent)]
@@ -91,11 +91,12 @@ def stop(config: str | None, yes: bool) -> None:
             "server-in-use", f"jobs run on the server: {', '.join(running)}", context=str(jobs_dir),
             hint="wait for them, or stop the server with --yes: continue goes on with them later",
         )  # fmt: skip
-    print_line("the server is stopped" if stop(home_of(jobs_dir)) else "no server runs")
+    stopped = prefect_server.stop(prefect_server.home_of(jobs_dir))
+    print_line("the server is stopped" if stopped else "no server runs")
 
 
 @server.command()
-@config_argument
+@optional_config
 def status(config: str | None) -> int:
     """Show whether the server answers.
 
