@@ -26,6 +26,8 @@ def of_options(approve: bool, reject: bool, by: str | None, comment: str) -> Ans
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
     if comment and not (approve or reject or on_terminal()):
         raise click.UsageError("--comment is recorded with a decision: add --approve or --reject")
+    if by is not None and not by.strip():  # --by "$REVIEWER" with an empty variable would record the user of a script
+        raise click.UsageError("--by needs a name")
     return answer(approve, by, comment) if approve or reject else None
 
 

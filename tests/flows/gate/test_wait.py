@@ -52,6 +52,7 @@ def wait(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> Wait:
     [
         (["--approve", "--reject"], "--approve and --reject together"),
         (["--comment", "fine"], "add --approve or --reject"),
+        (["--approve", "--by", ""], "--by needs a name"),
     ],
 )
 def test_contradictory_or_incomplete_decisions_are_usage_errors(
