@@ -151,7 +151,7 @@ def _problems(scan: Scan) -> Iterator[SluiceError]:
         )
     if not scan.files and not scan.problems:
         hints = scan.warnings
-        if any(name.lower().endswith(".json") for name in scan.left_out[OTHER]):
+        if any(name.lower().endswith(".json") for name in scan.left_out.get(OTHER, ())):
             hints.append("NDJSON has one resource or Bundle per line: `jq -c . *.json > data.ndjson` makes it of files")
         yield InputError(
             "input-no-ndjson",

@@ -91,7 +91,7 @@ def _wrong(answer: Answer, *, transactions: bool) -> ProbeWarning | str | None:
     except UNREADABLE:
         statement = {}
     if statement.get("resourceType") != "CapabilityStatement":
-        return "answered something that is no CapabilityStatement"
+        return "answered something that is not a CapabilityStatement"
     if not str(statement.get("fhirVersion", "")).startswith("4.0."):
         return "answered a CapabilityStatement that is not of FHIR 4.0"
     rests = _objects(statement.get("rest"))

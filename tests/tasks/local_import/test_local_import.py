@@ -138,9 +138,10 @@ def test_what_cannot_be_imported_is_found_before_there_is_a_job(
 ) -> None:
     place.put(*names)
     (place.source / EMPTY).write_bytes(b"") if EMPTY in names else None
-    (found,), _ = place.checked(recursive=recursive)
+    (found,), warned = place.checked(recursive=recursive)
     assert (found.reference, found.exit_code) == (reference, 2)
     assert told in found.render()
+    assert "()" not in found.render() + warned
     with pytest.raises(InputError):
         place.run(recursive=recursive)
     assert not (place.job / "import").exists()
