@@ -81,11 +81,6 @@ def _put(text: str, *, err: bool) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def one_line(text: str) -> str:
-    """Return text from a person or a file name for a terminal, with control characters escaped."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
-
-
 @contextmanager
 def patience(text: str, *, after: float = AFTER) -> Iterator[None]:
     """Print ``text`` once on stderr if the block takes longer than ``after`` seconds."""

@@ -17,12 +17,12 @@ from flows.job.running import RunningJob
 from flows.job.sources import Sources
 from flows.job.state import JobState
 from flows.job.waiting import Decision, Reviewed, Shown, Waiting
-from flows.output import one_line
 from flows.prefect import runs
 from flows.reports.waiting import form_text
 from tasks.shared.corrections import make_directory
 from tasks.shared.files.inventory import Inventory, differences, load
 from tasks.shared.log import logger
+from tasks.shared.markdown import visible
 from tasks.shared.report import StepReport
 from tasks.shared.step import Source
 
@@ -62,7 +62,7 @@ class Waits:
             self._park(covered, files, reason)
         decision = Decision(**answer.model_dump(), **current.model_dump())
         job.writer.write({at("decision", position): decision, at("answer", position): None})
-        logger.info("step %d wait was %s", position, decision.describe(one_line))
+        logger.info("step %d wait was %s", position, decision.describe(visible))
         release.add_decision(job, position)
         if not answer.approved:
             error = _rejected(decision, job.step_names[position - 1])
@@ -148,7 +148,7 @@ class Waits:
 
 def _rejected(decision: Decision, step: str) -> Problem:
     """Return the problem of a job that is cancelled after a rejection at ``step``."""
-    who = decision.model_copy(update={"comment": ""}).describe(one_line)
+    who = decision.model_copy(update={"comment": ""}).describe(visible)
     return Problem(
         reference="rejected", message=who, context=decision.comment or None,
         hint="fix the problem and start a new job", step=step,

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from flows.job.problem import Problem
 from flows.job.record import JobRecord, continue_hint
 from flows.job.state import JobState
-from flows.output import one_line
 from flows.prefect.api import Json
 from flows.reports.waiting import short_text
+from tasks.shared.markdown import visible
 from tasks.shared.units import human_seconds
 
 STEP_KEYS = (
@@ -96,17 +96,17 @@ def table(records: Sequence[JobRecord]) -> str:
     for record in records:
         files = "" if record.files is None else str(record.files)
         where = f"{record.id:36}  {record.state.value:11}  {record.current_step or '':14}  {files:>6}"
-        lines.append(f"{where}  {_age(record.created):12}  {one_line(record.name)}{_reason(record)}")
+        lines.append(f"{where}  {_age(record.created):12}  {visible(record.name)}{_reason(record)}")
     return "\n".join(lines)
 
 
 def _reason(record: JobRecord) -> str:
     """Return in a few words why a job failed or waits, to follow its name."""
     if error := error_of(record):
-        said = one_line(error.message)[:80]
+        said = visible(error.message)[:80]
         return f": {said}" if said.startswith(error.reference) else f": {error.reference}, {said}"
     if waiting := record.undecided:
-        return f": {one_line(waiting.reason)[:80]}" if waiting.reason else ": waits for a decision"
+        return f": {visible(waiting.reason)[:80]}" if waiting.reason else ": waits for a decision"
     return ""
 
 
@@ -128,7 +128,7 @@ def text(record: JobRecord) -> str:
     if waiting := record.undecided:
         lines.append(short_text(record, waiting))
     for position, decision in sorted(record.decisions.items()):
-        lines.append(f"  step {position} was {decision.describe(one_line)}")
+        lines.append(f"  step {position} was {decision.describe(visible)}")
     if error := error_of(record):
         lines.append(error.render())
     if record.extraction:

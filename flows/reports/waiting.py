@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from flows.job.record import JobRecord
 from flows.job.waiting import Shown, Waiting
-from flows.output import one_line
 from tasks.shared.files.data_directory import as_shown, base_name, finished_files
-from tasks.shared.markdown import code, literal
+from tasks.shared.markdown import code, literal, visible
 from tasks.shared.units import human_bytes
 
 
@@ -23,7 +22,7 @@ class Style(NamedTuple):
     label: Callable[[str], str]
 
 
-PLAIN = Style(one_line, one_line, lambda path, _: one_line(str(path)), str)
+PLAIN = Style(visible, visible, lambda path, _: visible(str(path)), str)
 MARKDOWN = Style(
     lambda text: literal(text.strip()),
     code,

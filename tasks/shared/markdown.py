@@ -1,4 +1,4 @@
-"""Escape any text so that Markdown shows it unchanged."""
+"""Escape any text so that a terminal or Markdown shows it as it is."""
 
 from __future__ import annotations
 
