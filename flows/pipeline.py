@@ -71,7 +71,7 @@ def pipeline(
         patients: Path of a file with one patient id a line. Empty: the cohort of the CRTDL.
         overrides: KEY=VALUE for configuration keys, as with --set. Secrets as ${VAR} only.
     """
-    stop, presenter, (job_id, deployed) = Stop(), terminal.current(), runs.current()
+    stop, presenter, job_id = Stop(), terminal.current(), runs.current()
     inputs = JobInputs.of({
         "config": str(Path(config).absolute()), "crtdl": crtdl, "input": input, "overrides": tuple(overrides or ()),
         "anonymization_config": anonymization_config, "patients": patients,
@@ -79,7 +79,7 @@ def pipeline(
     giving_up = partial(give_up, job_id, inputs, presenter)
     with stopping(stop, giving_up), PrefectApi(configured_api(), patience=JOB_SECONDS) as api:
         os.umask(0o077)  # a worker's own may be wider
-        opened = RunningJob.opened(job_id, inputs, api, presenter, stop, deployed=deployed)
+        opened = RunningJob.opened(job_id, inputs, api, presenter, stop)
         try:
             with opened as job, job.watch.running(), ending(job):
                 run(job)
@@ -123,8 +123,9 @@ def run(job: RunningJob) -> None:
 def prepare(job: RunningJob) -> None:
     """Prepare the job; name and check the new job of a deployment, which no command has checked before."""
     job.prepare()
-    if job.deployed and not any(step.started for step in job.record().steps):
-        job.api.change(job.id, name=job_name(job.loaded, job.record().created))
+    record = job.record()
+    if record.has_deployment and not any(step.started for step in record.steps):
+        job.api.change(job.id, name=job_name(job.loaded, record.created))
         findings = preflight(job.loaded, job.inputs, tell=logger.warning)
         if findings:
             raise as_one_error(findings)

@@ -59,7 +59,7 @@ def decided(
         given = prompt(by, comment, err=err)
     else:
         print_line(f"nothing is decided: job {record.id} waits", err=err)
-    return given, given is not None or not record.parked
+    return given, given is not None or record.in_prefect != "PAUSED"
 
 
 def prompt(by: str | None = None, comment: str = "", *, err: bool = False) -> Answer | None:

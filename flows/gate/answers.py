@@ -22,6 +22,6 @@ def answer_left(api: PrefectApi, record: JobRecord, position: int) -> Answer | N
 def with_answer(api: PrefectApi, record: JobRecord) -> JobRecord:
     """Return the record of a job to be shown: ``decided`` if it waits only for the run that judges an answer."""
     waiting = record.undecided
-    if waiting is None or record.parked or answer_left(api, record, waiting.position) is None:
+    if waiting is None or record.in_prefect == "PAUSED" or answer_left(api, record, waiting.position) is None:
         return record
     return record.model_copy(update={"state": JobState.DECIDED})

@@ -119,7 +119,8 @@ class Waits:
             directory=str(covered.directory), reads=str(covered.place()), tables=covered.source.tables,
             reason=covered.obstacle(files) or reason,
         )  # fmt: skip
-        state, form = runs.pause(position, deployed=job.deployed)
+        deployed = job.record().has_deployment
+        state, form = runs.pause(position, deployed=deployed)
         state.message = f"step {position} waits for a decision: press Resume to decide"
         self._record(waiting, shown.model_copy(update={"form": form}))
         make_directory(covered.directory)
@@ -127,7 +128,7 @@ class Waits:
         logger.info("the job waits at step %d for a person's decision; continue with: %s", position, go_on)
         job.show()
         job.presenter.waits(job.record(), waiting)
-        runs.park(job.id, state, form_text(job.record(), waiting, None if job.deployed else go_on))
+        runs.park(job.id, state, form_text(job.record(), waiting, None if deployed else go_on))
 
     def _record(self, waiting: Waiting, shown: Shown) -> None:
         """Record where the job waits, in one write; an earlier answer and decision are void.

@@ -38,7 +38,7 @@ class ProgressRecord(StoredModel):
 
 
 class JobRecord(StoredModel):
-    """The record as it was read. ``parked`` says that the run is paused in Prefect."""
+    """The record as it was read. ``in_prefect`` is Prefect's type of the run's state."""
 
     id: str
     name: str
@@ -61,7 +61,7 @@ class JobRecord(StoredModel):
     reset: int | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
     has_deployment: bool = False
-    parked: bool = False
+    in_prefect: str | None = None
 
     @classmethod
     def of(cls, run: Json, state: JobState | None = None) -> JobRecord:
@@ -99,7 +99,7 @@ class JobRecord(StoredModel):
             reset=labels.get("reset"),
             parameters=parameters,
             has_deployment=bool(run.get("deployment_id")),
-            parked=run.get("state_type") == "PAUSED",
+            in_prefect=run.get("state_type"),
         )
 
     @property

@@ -12,7 +12,7 @@ from typing import Final
 from config import LoadedConfig, PipelineConfig
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.lock import PATIENCE, JobBusyError, job_lock
+from flows.job.lock import JobBusyError, job_lock
 from flows.job.parts import dividing
 from flows.job.record import (
     JobRecord,
@@ -58,7 +58,6 @@ class RunningJob:
     page: Artifact
     short: Artifact
     """The short form of the release report."""
-    deployed: bool
     crtdl: Path | None = None
     position: int = 0
 
@@ -99,24 +98,24 @@ class RunningJob:
     @classmethod
     @contextmanager
     def opened(
-        cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter, stop: Stop, *, deployed: bool
+        cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter, stop: Stop
     ) -> Iterator[RunningJob]:
         """Take the job's lock and open its log, with the configuration as it is now.
 
-        Raises ``JobBusyError`` also if, with ``deployed``, another process has ended the job meanwhile.
+        Raises ``JobBusyError`` also if another process has ended the job of a worker meanwhile.
         """
         loaded = inputs.load()
         directory = JobDirectory.of(loaded.config.jobs_dir, job_id)
         directory.create()
         with ExitStack() as stack:
-            # A worker's run may come while the process that was suspended still ends.
-            stack.enter_context(job_lock(directory.path, patience=ENDS_WITHIN if deployed else PATIENCE))
-            if deployed and (api.read_run(job_id) or {}).get("state_type") != "RUNNING":
-                raise JobBusyError("job-busy", "the run ended while another process had the job", context=job_id)
-            stack.enter_context(job_log(directory.path / "job.log"))
+            # A worker's run may come while the process that was suspended still ends; a command has the lock already.
+            stack.enter_context(job_lock(directory.path, patience=ENDS_WITHIN))
             writer = RecordWriter(api, job_id, mirror=lambda record: directory.mirror(status_of(record)))
             writer.state = JobState.RUNNING
             record = writer.read()
+            if record.has_deployment and record.in_prefect != "RUNNING":
+                raise JobBusyError("job-busy", "the run ended while another process had the job", context=job_id)
+            stack.enter_context(job_log(directory.path / "job.log"))
             if record.reset is not None:  # recorded before anything is removed, so it is repeated after a kill
                 directory.reset(record.steps, record.reset)
                 steps = range(record.reset, len(record.steps) + 1)
@@ -125,7 +124,7 @@ class RunningJob:
             yield cls(
                 id=job_id, inputs=inputs, loaded=loaded, directory=directory, writer=writer, presenter=presenter,
                 stop=stop, watch=Watch(writer, stop, presenter.progress), page=Artifact(api, job_id, JOB),
-                short=Artifact(api, job_id, REPORT), deployed=deployed,
+                short=Artifact(api, job_id, REPORT),
             )  # fmt: skip
 
     def prepare(self) -> None:

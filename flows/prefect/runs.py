@@ -20,7 +20,7 @@ from prefect.exceptions import Pause, PrefectHTTPStatusError
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput, keyset_from_paused_state
 from prefect.logging.handlers import APILogHandler
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Paused, Pending, Running, Suspended
 
@@ -82,9 +82,9 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
             run_flow(flow, flow_run=run, return_type="state")
 
 
-def current() -> tuple[str, bool]:
-    """Return the id of the flow run this code runs in, and whether it belongs to a deployment."""
-    return str(flow_run.id), deployment.id is not None
+def current() -> str:
+    """Return the id of the flow run this code runs in."""
+    return str(flow_run.id)
 
 
 def pause(position: int, *, deployed: bool) -> tuple[State[Any], str]:

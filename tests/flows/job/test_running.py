@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def inputs(tmp_path: Path) -> JobInputs:
 
 @pytest.fixture
 def job(inputs: JobInputs, prefect: FakePrefect) -> Iterator[RunningJob]:
-    with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop(), deployed=False) as running:
+    with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop()) as running:
         running.prepare()
         yield running
 
@@ -193,7 +193,7 @@ def test_a_reset_is_one_write_and_is_carried_out_when_the_flow_begins(
     }  # fmt: skip
     (job.directory.path / "validation").mkdir()
     prefect.run["labels"] = labels
-    with RunningJob.opened(JOB, job.inputs, prefect.api, Presenter(), Stop(), deployed=False) as again:
+    with RunningJob.opened(JOB, job.inputs, prefect.api, Presenter(), Stop()) as again:
         record = again.record()
     assert [step.state for step in record.steps] == ["completed", "pending", "pending"]
     assert record.reset is None
@@ -212,28 +212,27 @@ def test_an_extraction_handle_is_in_the_record(prefect: FakePrefect) -> None:
 
 def test_a_worker_run_that_ended_meanwhile_is_left_alone(job: RunningJob, prefect: FakePrefect) -> None:
     assert prefect.run is not None
-    prefect.run["state_type"] = "COMPLETED"
-    opened: Callable[[], Any] = lambda: RunningJob.opened(  # noqa: E731 - one call
-        JOB, job.inputs, prefect.api, Presenter(), Stop(), deployed=True
-    )
-    with pytest.raises(SluiceError, match="ended while another process"), opened():
+    prefect.run |= {"state_type": "COMPLETED", "deployment_id": "d"}
+    opened = RunningJob.opened(JOB, job.inputs, prefect.api, Presenter(), Stop())
+    with pytest.raises(SluiceError, match="ended while another process"), opened:
         pass
 
 
 def test_a_worker_run_waits_for_the_process_that_still_ends_its_job(
-    inputs: JobInputs, prefect: FakePrefect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: JobInputs, prefect: FakePrefect, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("flows.job.running.PATIENCE", 0)
     (tmp_path / "jobs" / JOB).mkdir(parents=True)
     with (tmp_path / "jobs" / JOB / LOCK).open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        threading.Timer(0.3, fcntl.flock, (other, fcntl.LOCK_UN)).start()
-        with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop(), deployed=True):
+        threading.Timer(1.5, fcntl.flock, (other, fcntl.LOCK_UN)).start()
+        with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop()):
             pass
 
 
 def test_a_new_job_of_a_deployment_is_checked_before_its_first_step(inputs: JobInputs, prefect: FakePrefect) -> None:
-    with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop(), deployed=True) as deployed:
+    assert prefect.run is not None
+    prefect.run["deployment_id"] = "d"
+    with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop()) as deployed:
         with pytest.raises(SluiceError, match="checks failed"):
             prepare(deployed)
         begin(deployed, 1)
