@@ -64,7 +64,7 @@ class Covered:
         changed = f" ({', '.join(differences(before, files))})" if before is not None else ""
         return (
             f"{source.path.name}/ differs from what step {wrote.position}, {wrote.step}, recorded{changed}: "
-            f"restore it, and put all corrected files into {self.directory.name}/"
+            f"restore it, and put the corrected files, with all unchanged ones, into {self.directory.name}/"
         )
 
     def approved(self, digest: str) -> Recorded:

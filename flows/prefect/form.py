@@ -24,7 +24,7 @@ class FormAnswer(BaseModel):
         pattern=r"\S",
     )  # fmt: skip
     comment: str = Field(
-        "", title="Comment", description="Required if the release report has stops or could not be made.",
+        "", title="Comment", description="A release needs one if the report has stops or could not be made.",
         max_length=LONGEST_TEXT,
     )  # fmt: skip
 

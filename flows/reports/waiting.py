@@ -48,7 +48,8 @@ def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
     points = [
         *_all_points(record, waiting, MARKDOWN),
         f"**Files** are on the machine of the job, in {code(str(waiting.job_dir))}",
-        f"**Decide**: *release*: {after}; *reject*: the job is cancelled",
+        f"**Decide**: *release*: {after}; *reject*: the job is cancelled for good",
+        "**If the data can be repaired**, do not decide: leave the job waiting, and ask the engineer",
         "**The decision is for these files and this destination**: if they change, the job waits again",
     ]
     if by_hand is not None:
@@ -92,8 +93,8 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
         yield f"{label('destination')}: {name(', '.join(f'{key} {value}' for key, value in shown.destination.items()))}"
     yield f"{label('the data are in')} {path(Path(waiting.looked_at), job_dir)}"
     kind, place = "tables" if waiting.tables else "files", path(Path(waiting.directory), job_dir)
-    how = f"put all corrected {kind} into {place}: they are read instead, and the job waits again"
-    yield f"{label('to correct the data')}, {how}"
+    how = f"put a complete set of {kind} into {place}, the unchanged ones too"
+    yield f"{label('to correct the data')}, {how}: only these are read then, and the job waits again"
 
 
 def _files(waiting: Waiting, style: Style) -> Iterator[str]:
@@ -109,4 +110,4 @@ def _files(waiting: Waiting, style: Style) -> Iterator[str]:
         corrected = {base_name(path.name) for path in files}
         before = finished_files(Path(waiting.looked_at))
         left = as_shown(path.name for path in before if base_name(path.name) not in corrected)
-        yield from (f"{label('not corrected, so not read')}: {name(file)}" for file in left)
+        yield from (f"{label('missing among the corrected files, so left out')}: {name(file)}" for file in left)

@@ -462,7 +462,7 @@ def test_a_wait_before_a_direct_load_shows_and_takes_what_is_sent_not_the_tables
     job = project.job(ran)
     shown = sluice("pipeline", "status", "config.yaml", ran.job).out
     assert all(f"the data are in {job}/import\n" in said for said in (ran.out, shown))
-    assert f"put all corrected files into {job}/import_wait" in shown
+    assert f"put a complete set of files into {job}/import_wait" in shown
     assert all(f"    {path.name}, " in ran.out for path in (job / "import").iterdir())
     report = document(job)
     assert (report.tiles.tables, report.tiles.bytes) == (False, size_of(job / "import"))

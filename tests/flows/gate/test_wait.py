@@ -67,10 +67,10 @@ def test_without_a_decision_the_job_keeps_waiting_and_says_for_what(wait: Wait) 
     before = ask_prefect("GET", wait.run)["state_id"]
     for out in (started.out, wait.go_on().out, wait.text()):
         assert f"the data are in {wait.directory / 'import'}\n" in out
-        assert f"into {wait.directory / 'import_wait'}:" in out
+        assert f"into {wait.directory / 'import_wait'}, the unchanged" in out
     for out in (page_of(wait.api, wait.job), wait.form()):
         assert "**The data are in** `import`\n" in out
-        assert "into `import_wait`:" in out
+        assert "into `import_wait`, the unchanged" in out
         assert f"in `{wait.directory}`" in out
     assert ask_prefect("GET", wait.run)["state_id"] == before
     assert wait.fhir.url in wait.form()
@@ -178,8 +178,8 @@ def test_an_answer_in_the_form_covers_only_the_files_that_it_showed(wait: Wait) 
     assert wait.resume(RELEASE) == "ACCEPT"
     wait.go_on()
     wait.waits("added: import_wait/fixed.ndjson")
-    assert "**Not corrected, so not read**: `batch-0.ndjson.zst`" in wait.form()
-    assert "not corrected, so not read: core.ndjson.zst" in wait.go_on().out
+    assert "**Missing among the corrected files, so left out**: `batch-0.ndjson.zst`" in wait.form()
+    assert "missing among the corrected files, so left out: core.ndjson.zst" in wait.go_on().out
     wait.go_on("--approve")
     assert wait.fhir.total() == 1
 

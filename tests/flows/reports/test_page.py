@@ -49,7 +49,7 @@ def test_a_waiting_jobs_page_is_its_form_and_both_need_a_comment_with_stops() ->
     form = form_text(waits, WAITING, "sluice pipeline continue c.yaml JOB")
     for said in (
         "The job waits at step 3 of 4 for your decision.", "**It waits again**: files", "**The data are in** `import`",
-        "put all corrected files into `import_wait`", f"in `/jobs/{JOB}`", "**Destination**: `mode s3_upload`",
+        "put a complete set of files into `import_wait`", f"in `/jobs/{JOB}`", "**Destination**: `mode s3_upload`",
         "**An approval needs a comment**", "the job goes on with `send`", "continued on its machine",
     ):  # fmt: skip
         assert said in form
