@@ -82,7 +82,8 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
     try:
         there = take_inventory(job.directory.path, [source.path], stop=job.stop)
         given = [_decided(one) for _, one in sorted(job.record().decisions.items()) if one.files == there.digest]
-        sent = any(declared(name).delivers for name in job.step_names)
+        begun = (job.steps[at].started for at, name in enumerate(job.step_names, 1) if declared(name).delivers)
+        sent = max(filter(None, begun), default=None)
         facts = _facts(job, None, source, decisions=given, asks=bool(given), sent=sent)
         shown = _shown(job, facts, there)
     except SluiceError as error:

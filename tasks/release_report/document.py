@@ -17,6 +17,8 @@ from tasks.release_report.numbers import Count
 Level = Literal["stop", "look", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("stop", "look", "note")
 
+Outcome = Literal["waits", "unasked", "sent", "sent-undecided"]
+
 Value = Count | str | int | None
 """What stands in a cell. A ``str`` is a text that may be shown as it is, or the name of a word (``@name``)."""
 
@@ -86,8 +88,9 @@ class ReleaseReport(ReportPart):
 
     ``step`` is the position of the wait or of the step that sends, ``None`` at the end of the job. ``inside``: a
     further step processes the data before they are sent, so what identifies is no reason to stop. ``outcome`` says
-    that the data have left, and whether on somebody's decision. ``files`` and ``settings`` are the digests of what the
-    report depends on; ``checksum`` is the SHA-256 that a person can check.
+    whether somebody is asked (``waits``), and whether the data have left, on a decision or without one; ``sent`` when
+    that began. ``files`` and ``settings`` are the digests of what the report depends on; ``checksum`` is the SHA-256
+    that a person can check.
     """
 
     version: Literal[1] = 1
@@ -102,7 +105,8 @@ class ReleaseReport(ReportPart):
     findings: tuple[ReportFinding, ...]
     sections: tuple[ReportSection, ...]
     decisions: tuple[Decided, ...] = ()
-    outcome: Literal["waits", "sent", "sent-undecided"] = "waits"
+    outcome: Outcome = "waits"
+    sent: str | None = None
     files: str
     settings: str
     checksum: str
@@ -127,6 +131,11 @@ class ReleaseReport(ReportPart):
         if not self.decisions[-1].approved:
             return "rejected"
         return "despite" if stops else "released"
+
+    @property
+    def because(self) -> str:
+        """Return the name of the sentence below the verdict."""
+        return "unasked" if self.outcome == "unasked" and not self.decisions else self.answer
 
 
 def schema() -> str:

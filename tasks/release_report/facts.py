@@ -60,7 +60,7 @@ class JobFacts:
     ``step`` is the position of the wait, or of the step that sends; ``None`` at the end. ``steps`` have details and
     warnings. ``inside``: a further step of the hospital processes the data before they are sent. ``asks``: a person
     decides before they are. ``corrected``: the files are a person's corrections. ``left`` are the files as their
-    step left them, ``None`` if that is not known. ``sent``: the data have left.
+    step left them, ``None`` if that is not known. ``sent`` is when sending began, if the data have left.
     """
 
     job: str
@@ -76,7 +76,7 @@ class JobFacts:
     corrected: bool = False
     left: Inventory | None = None
     decisions: Sequence[Decided] = ()
-    sent: bool = False
+    sent: str | None = None
 
     @cached_property
     def destination(self) -> Destination | None:
@@ -119,6 +119,11 @@ class JobFacts:
         for record in self._records("pseudonymizer"):
             found.update(record.tallies.get(kind, {}))
         return found
+
+    @property
+    def dates_sampled(self) -> bool:
+        """Return whether the pseudonymizer step left out lines when it compared dates: it does behind the first 100."""
+        return any(record.counts.get("lines", 0) > 100 for record in self._records("pseudonymizer"))
 
     def _records(self, name: str) -> list[Done]:
         step = self.done(name)

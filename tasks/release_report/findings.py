@@ -132,6 +132,13 @@ def few_alike(facts: JobFacts, measured: Measured, years: int = 1) -> tuple[int,
     return sizes[1], few - sizes[1], sizes.total() - few
 
 
+def compared_by(facts: JobFacts, measured: Measured) -> list[str]:
+    """Return the elements by which patients are compared: those of the configuration that some patient has."""
+    there = [any(one) for one in zip(*measured.classes, strict=True)]
+    asked = facts.config.report.quasi_identifiers
+    return [element for element, is_there in zip(ELEMENTS, there, strict=False) if is_there and element in asked]
+
+
 def _originals(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
     k = facts.config.report.k
     for (path, kind), (lines, kept) in sorted(originals(facts).items(), key=lambda item: (_rank(item[0][1]), item[0])):
@@ -239,9 +246,10 @@ def _patients(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
     if not measured.patients:
         yield finding("no-patients")
     alone, few, _ = few_alike(facts, measured)
-    if alone + few:
-        by = " ".join(f"@{name}" for name in facts.config.report.quasi_identifiers)
-        yield finding("few-alike", affects=banded(alone + few, k, measured.patients), values={"by": by})
+    by, of = compared_by(facts, measured), measured.patients
+    if by and alone + few:
+        groups = {"alone": banded(alone, k, of), "few": banded(few, k, of)}
+        yield finding("few-alike", values={"by": " ".join(f"@{name}" for name in by)} | groups)
 
 
 def _steps(facts: JobFacts) -> Iterator[ReportFinding]:

@@ -50,9 +50,10 @@ def markdown(report: ReleaseReport, where: str) -> str:
 
 def _markdown(report: ReleaseReport, where: str) -> Iterator[str]:
     words = Words.of(report)
-    yield from (f"# {title(report)}", "", words(f"because_{report.answer}"), "")
+    yield from (f"# {title(report)}", "", words(f"because_{report.because}"), "")
+    yield from (words("sent_on", when=words.moment(report.sent)), "") if report.sent else ()
     yield from (words("said_inside"), "") if report.inside else ()
-    yield from (f"**{literal(_tiles(report, words))}**", "")
+    yield from (f"## 1 {words('tiles')}", "", f"**{literal(_tiles(report, words))}**", "")
     for name, value in report.tiles.terms.items():
         yield f"- {words(name)}: {literal(_cut(value)) if value else words('not_given')}"
     yield from ("", f"## 2 {words('tile_findings')}", "")
@@ -92,7 +93,7 @@ def _section(report: ReleaseReport, section: ReportSection, words: Words) -> Ite
         yield f"- {words(f'fact_{name}')}: {literal(_cut(words.value(value, name)))}"
     if section.name == "decision":
         yield from (f"- {_decision(words, one)}" for one in report.decisions)
-        yield from [] if report.decisions else [words("undecided")]
+        yield from [] if report.decisions else [words("undecided" if report.outcome == "waits" else "because_unasked")]
     for table in section.tables:
         yield from _table(table, words)
 

@@ -24,11 +24,11 @@ _MOST_CODES: Final = 8
 
 @dataclass(frozen=True)
 class QueryGroup:
-    """An attribute group in a line: name, type, number of attributes, and filters in words."""
+    """An attribute group in a line: name, type, attributes, and filters in words."""
 
     name: str
     type: str
-    attributes: int
+    attributes: str
     filters: str = ""
 
 
@@ -173,7 +173,7 @@ def _groups(document: Mapping[str, Any]) -> Iterator[QueryGroup]:
         yield QueryGroup(
             name=str(group.get("name") or group.get("id") or ""),
             type=type_of(refs[0]) if refs else "",
-            attributes=len(refs),
+            attributes=", ".join(ref.partition(".")[2] or ref for ref in refs),
             filters="; ".join(filter(None, map(_filter, _objects(group.get("filter"))))),
         )
 

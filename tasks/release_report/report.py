@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 from tasks.release_report import files
-from tasks.release_report.document import Decided, ReleaseReport, Tiles
+from tasks.release_report.document import Decided, Outcome, ReleaseReport, Tiles
 from tasks.release_report.facts import VIEWS, JobFacts, settings_digest
 from tasks.release_report.findings import TERMS, findings
 from tasks.release_report.markdown import lines, markdown, title
@@ -79,7 +78,7 @@ def make_report(
 
 def _again(job: JobFacts, before: ReleaseReport) -> Summary:
     """Return the report that is there, with the step, decisions and outcome of now."""
-    now = {"step": job.step, "decisions": tuple(job.decisions), "outcome": outcome_of(job)}
+    now = {"step": job.step, "decisions": tuple(job.decisions), "outcome": outcome_of(job), "sent": job.sent}
     report = before.model_copy(update=now)
     if report != before:
         files.write(job.directory, report)
@@ -112,6 +111,7 @@ def document(job: JobFacts, measured: Measured) -> ReleaseReport:
         sections=sections(job, measured, found, checksum),
         decisions=tuple(job.decisions),
         outcome=outcome_of(job),
+        sent=job.sent,
         files=inventory_of(measured.files).digest,
         settings=settings_digest(job),
         checksum=checksum,
@@ -155,11 +155,11 @@ def summary_of(job: Path, report: ReleaseReport) -> Summary:
     )
 
 
-def outcome_of(job: JobFacts) -> Literal["waits", "sent", "sent-undecided"]:
-    """Return whether the data were sent, and whether on a decision."""
-    if not job.sent:
-        return "waits"
-    return "sent" if job.asks else "sent-undecided"
+def outcome_of(job: JobFacts) -> Outcome:
+    """Return whether somebody is asked, or the data were sent, and whether on a decision."""
+    if job.sent:
+        return "sent" if job.asks else "sent-undecided"
+    return "unasked" if job.step is None or (job.destination and not job.asks) else "waits"
 
 
 def inventory_of(scanned: Sequence[ScannedFile]) -> Inventory:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tasks.release_report.dates import PRECISIONS
 from tasks.release_report.document import ReportFinding, ReportSection, Table, Value
 from tasks.release_report.facts import JobFacts
-from tasks.release_report.findings import can_show, few_alike, shown_texts
+from tasks.release_report.findings import ELEMENTS, can_show, compared_by, few_alike, shown_texts
+from tasks.release_report.kinds import CODE_TEXT
 from tasks.release_report.measured import Measured
 from tasks.release_report.numbers import Tally, banded, counted
+from tasks.release_report.query import CONSENT
 from tasks.release_report.scan import ID_FORMS
 from tasks.shared.corrections import looked_at
 from tasks.shared.files.data_directory import base_name, finished_files
@@ -29,7 +31,7 @@ def sections(
         ("identifying", _identifying(facts, measured, found)),
         ("apart", _apart(facts, measured)),
         ("unchecked", _unchecked(facts, measured)),
-        ("decision", _decision(facts)),
+        ("decision", ()),  # who decided stands in ``decisions``
     )
     return tuple(_section(number, name, parts) for number, (name, parts) in enumerate(made, start=3))
 
@@ -80,7 +82,7 @@ def _query(facts: JobFacts) -> Iterator[Part]:
         yield "query-not-applied"
     yield from (("title", asked.title or None), ("query_sha256", asked.sha256), ("consent", f"@{facts.consent}"))
     if summary is not None and facts.consent == "consent-checked":
-        yield "patients_without_consent", banded((summary.excluded or {}).get("CONSENT", 0), facts.config.report.k)
+        yield "patients_without_consent", banded((summary.excluded or {}).get(CONSENT, 0), facts.config.report.k)
         yield "resources_without_consent", summary.without_consent
     lines = [("@included", line) for line in asked.included] + [("@excluded", line) for line in asked.excluded]
     yield _table("cohort", "criterion term", lines)
@@ -99,7 +101,11 @@ def _flow(facts: JobFacts, measured: Measured) -> Iterator[Part]:
         if left := _not_corrected(facts, measured):
             yield "not_corrected", ", ".join(left)
     if summary is not None:
-        lost = [(f"@lost-{name.lower()}", banded(n, k)) for name, n in sorted((summary.excluded or {}).items())]
+        unasked = (CONSENT, 0) if facts.consent == "consent-not-asked" else None
+        lost: list[tuple[Value, Value]] = [
+            (f"@lost-{one[0].lower()}", "@consent-not-asked" if one == unasked else banded(one[1], k))
+            for one in sorted((summary.excluded or {}).items())
+        ]
         yield _table("lost", "reason patients", lost)
         yield "resources_without_must_have", summary.without_must_have
 
@@ -120,6 +126,9 @@ def _identifying(facts: JobFacts, measured: Measured, found: Sequence[ReportFind
         yield "rules", "@service-rules" if facts.pseudonymized else "@no-pseudonymizer"
     if facts.kept:
         yield "kept_identifiers", ", ".join(sorted(facts.kept))
+    for name, word in (("dates_moved", "moved"), ("dates_unmoved", "unmoved")):
+        if lines := facts.tally("dates").get(word):
+            yield name, banded(lines, k, unit="lines")
     yield "above_89", counted(measured.above_89, k, measured.patients)
     texts = {one.path: shown_texts(one.urls, k)[:3] + shown_texts(one.systems, k)[:3] for one in measured.paths}
     rows: list[tuple[str, str, Value, Value]] = [
@@ -127,8 +136,12 @@ def _identifying(facts: JobFacts, measured: Measured, found: Sequence[ReportFind
         for one in found if one.section == 6 and one.kind and one.about
     ]  # fmt: skip
     listed = {path for path, *_ in rows}
-    others = (one for one in measured.paths if one.path not in listed)
-    rows += [(one.path, one.kind, counted(one.found, k, measured.patients), None) for one in others]
+    beside = next((f"@{one.level}" for one in found if one.code == "code-text"), None)
+    compared = None if measured.tables else "@compared"
+    rows += [
+        (one.path, one.kind, counted(one.found, k, measured.patients), beside if one.kind == CODE_TEXT else compared)
+        for one in measured.paths if one.path not in listed
+    ]  # fmt: skip
     if not rows:
         yield "nothing-left"
     yield _table(
@@ -157,13 +170,13 @@ def _bands(
 
 
 def _apart(facts: JobFacts, measured: Measured) -> Iterator[Part]:
-    if measured.tables or not measured.classes:
+    by, settings, of = compared_by(facts, measured), facts.config.report, measured.patients
+    if measured.tables or not by:
         yield "not-of-tables" if measured.tables else "no-classes"
         return
-    settings = facts.config.report
-    yield "quasi_identifiers", " ".join(f"@{name}" for name in settings.quasi_identifiers)
-    yield "region_prefix", settings.region_prefix
-    of = measured.patients
+    yield "quasi_identifiers", " ".join(f"@{name}" for name in by)
+    if ELEMENTS[-1] in by:
+        yield "region_prefix", settings.region_prefix
     rows: list[tuple[Value, ...]] = []
     for name, years in (("@years-1", 1), ("@years-5", 5)):
         sizes = few_alike(facts, measured, years)
@@ -178,7 +191,7 @@ def _unchecked(facts: JobFacts, measured: Measured) -> Iterator[Part]:
         "attachments-unread": True,
         "rare-combinations": True,
         "pseudonymized-elsewhere": not facts.pseudonymized,
-        "dates-sampled": facts.pseudonymized,
+        "dates-sampled": facts.dates_sampled,
         "corrected-uncompared": facts.corrected,
         "tables-by-column": measured.tables,
         "files-unread": any(file.unread for file in measured.files),
@@ -188,9 +201,3 @@ def _unchecked(facts: JobFacts, measured: Measured) -> Iterator[Part]:
         "origin-unknown": facts.done("extractor") is None,
     }
     yield from (name for name, holds in conditions.items() if holds)
-
-
-def _decision(facts: JobFacts) -> Iterator[Part]:
-    """Yield that nobody is asked, where that is so. Who decided stands in ``decisions``."""
-    if facts.destination is not None and not facts.asks:
-        yield "nobody-asked"

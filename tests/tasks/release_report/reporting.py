@@ -44,9 +44,9 @@ def pseudonymizer(**more: Any) -> StepReport:
     return step("pseudonymizer", 2, output="pseudonymized", **more)
 
 
-def record(job: Path, position: int, tallies: dict[str, dict[str, int]] | None = None, patients: int = 0) -> None:
+def record(job: Path, position: int, tallies: dict[str, dict[str, int]] | None = None, **counted: Any) -> None:
     """Leave the record of a file of a step, with what the step found and counted."""
-    done = Done(file="x", identity="", tallies=tallies or {}, patients=patients)
+    done = Done(file="x", identity="", tallies=tallies or {}, **counted)
     path = records_of(job, position) / "x.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(done))

@@ -26,6 +26,7 @@ from tests.tasks.release_report.reporting import (
     facts,
     observation,
     patient,
+    pseudonymizer,
     record,
     report,
     rows,
@@ -135,7 +136,7 @@ def test_query_consent_and_patients_of_an_extraction(tmp_path: Path) -> None:
         ("@included", "Consent: MDAT"),
         ("@excluded", "Patient: Age (0 – 17)"),
     ]
-    assert rows(found, "groups") == {"Labs": ("Observation", 2, "Hb; date 2021-01-01 – …")}
+    assert rows(found, "groups") == {"Labs": ("Observation", "code, value", "Hb; date 2021-01-01 – …")}
     assert rows(found, "flow") == {
         "@in-cohort": (Count(word="about", number=40),),
         "@extracted": (Count(word="all"),),
@@ -143,7 +144,17 @@ def test_query_consent_and_patients_of_an_extraction(tmp_path: Path) -> None:
         "@leaving": (9,),  # the total is exact
     }
     assert rows(found, "lost")["@lost-direct_load"] == (Count(word="about", number=30),)
+    assert rows(found, "lost")["@lost-consent"] == (Count(word="fewer", number=5),)
     assert section(found, 5).facts["resources_without_must_have"] == 6
+
+
+def test_nobody_is_left_out_for_a_consent_that_the_query_does_not_require(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    (tmp_path / "query.json").write_text("{}")
+    (tmp_path / SUMMARY).parent.mkdir(parents=True)
+    (tmp_path / SUMMARY).write_text('{"Patient-Exclusions": {"CONSENT": 0}}')
+    found = report(tmp_path, crtdl=tmp_path / "query.json", steps=(step("extractor", output="import"),))
+    assert rows(found, "lost") == {"@lost-consent": ("@consent-not-asked",)}
 
 
 def test_a_query_of_a_job_without_extraction_was_not_applied(tmp_path: Path) -> None:
@@ -210,14 +221,32 @@ def test_not_checked_is_never_empty_and_says_what_this_job_did_not_check(tmp_pat
     assert {*nothing.sentences} == always | {"pseudonymized-elsewhere", "not-validated", "origin-unknown"}
     steps = (step("extractor"), step("pseudonymizer", 2), step("validation", 3))
     done = section(report(tmp_path, steps=steps, crtdl=tmp_path / "query.json"), 8)
-    assert {*done.sentences} == always | {"dates-sampled", "consent-not-asked"}
+    assert {*done.sentences} == always | {"consent-not-asked"}
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_the_decision_section_says_whether_somebody_is_asked(tmp_path: Path, asks: bool) -> None:
+@pytest.mark.parametrize(("lines", "sampled"), [(100, False), (101, True)])
+def test_dates_are_called_unchecked_only_if_lines_were_left_out(tmp_path: Path, lines: int, sampled: bool) -> None:
     write(tmp_path, "a.ndjson", patient("1"))
-    found = section(report(tmp_path, asks=asks), 9)
-    assert ("nobody-asked" in found.sentences) is not asks
+    record(tmp_path, 2, {"dates": {"moved": 90}}, counts={"lines": lines})
+    found = report(tmp_path, steps=(pseudonymizer(),))
+    assert ("dates-sampled" in section(found, 8).sentences) is sampled
+    assert section(found, 6).facts["dates_moved"] == Count(unit="lines", word="about", number=90)
+
+
+@pytest.mark.parametrize(
+    ("more", "outcome"),
+    [
+        ({}, "waits"),
+        ({"asks": False}, "unasked"),
+        ({"asks": False, "inside": True}, "waits"),
+        ({"asks": False, "step": None}, "unasked"),
+        ({"asks": False, "step": None, "sent": "2026-11-28T12:00:00+00:00"}, "sent-undecided"),
+        ({"step": None, "sent": "2026-11-28T12:00:00+00:00"}, "sent"),
+    ],
+)
+def test_the_outcome_says_whether_somebody_is_asked(tmp_path: Path, more: dict[str, Any], outcome: str) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    assert report(tmp_path, **more).outcome == outcome
 
 
 def test_a_file_that_changes_before_it_was_read_fails_the_report(tmp_path: Path) -> None:

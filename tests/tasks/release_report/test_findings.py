@@ -205,7 +205,13 @@ def test_identifiers_are_no_finding_after_a_pseudonymizer(tmp_path: Path) -> Non
     write(tmp_path, "data.ndjson", *CLEAN, patient("1", identifier=[{"system": "s", "value": "1"}]))
     found = report(tmp_path, found={})
     assert "identifier" not in codes(found)
-    assert rows(found, "left")["Patient.identifier.value"][-1] is None
+    assert rows(found, "left")["Patient.identifier.value"][-1] == "@compared"
+
+
+def test_a_text_beside_a_code_has_the_level_of_its_finding(tmp_path: Path) -> None:
+    write(tmp_path, "data.ndjson", *CLEAN, observation("1", code={"text": "x"}))
+    assert rows(report(tmp_path), "left")["Observation.code.text"][-1] == "@look"
+    assert rows(report(tmp_path, inside=True, asks=False), "left")["Observation.code.text"][-1] == "@note"
 
 
 @pytest.mark.parametrize("kind", ["Organization", "Location", "Medication", "Device"])
@@ -273,7 +279,8 @@ def test_data_that_stay_inside_have_no_destination(tmp_path: Path) -> None:
 def test_patients_are_told_apart_by_what_the_configuration_names(tmp_path: Path, elements: str, few: bool) -> None:
     write(tmp_path, "data.ndjson", *(patient(str(n), gender="female", birthDate=f"19{n + 50}") for n in range(8)))
     found = report(tmp_path, config=config(report={"quasi_identifiers": elements}))
-    assert ("few-alike" in codes(found)) is few
+    named = [one.values["by"] for one in found.findings if one.code == "few-alike"]
+    assert named == (["@Patient.birthDate @Patient.gender"] if few else [])  # no patient has a postal code
 
 
 @pytest.mark.parametrize(("digits", "few"), [(2, False), (3, True)])

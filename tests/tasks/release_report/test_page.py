@@ -17,6 +17,8 @@ from tasks.release_report.page import LARGEST, html
 from tasks.release_report.report import Summary
 from tasks.shared.markdown import code, literal
 from tests.tasks.release_report.reporting import (
+    MADE,
+    SEND,
     codes,
     config,
     observation,
@@ -102,6 +104,7 @@ def test_german_is_german(found: ReleaseReport) -> None:
          "Released despite 3 reasons to stop"),
         ({"outcome": "sent-undecided"}, "Sent without a decision, despite 3 reasons to stop"),
         ({"outcome": "sent-undecided", "findings": ()}, "Sent without a decision"),
+        ({"outcome": "unasked"}, "Do not release: 3 reasons to stop"),
         ({"findings": ()}, "No reason to stop was found"),
     ],
 )  # fmt: skip
@@ -113,6 +116,22 @@ def test_the_verdict_is_the_same_wherever_it_is_read(
     assert lines(one)[0] == expected
     assert markdown(one, "/p").startswith(f"# {expected}\n")
     assert f"<h1>{expected}</h1>" in html(one)
+
+
+@pytest.mark.parametrize(("outcome", "asked"), [("waits", True), ("unasked", False), ("sent-undecided", False)])
+def test_a_report_that_nobody_decides_asks_for_no_decision(found: ReleaseReport, outcome: str, asked: bool) -> None:
+    one = changed(found, outcome=outcome)
+    for text in (html(one), markdown(one, "/p")):
+        assert ("Nobody has decided yet" in text, "reject it for good" in text) == (asked, asked)
+        assert ("No wait step of this job asks" in text) is not asked
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_the_connection_has_the_colour_of_its_finding(tmp_path: Path, private: bool) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    url = "http://10.0.0.1" if private else "http://store.example.org"
+    page = html(report(tmp_path, config=config(services={"send": SEND | {"url": url}})))
+    assert ('class="more open stop"' in page, 'class="more open"' in page) == (not private, private)
 
 
 def test_a_decision_is_on_page_and_artifact(found: ReleaseReport) -> None:
@@ -240,10 +259,11 @@ def test_a_report_on_the_same_files_and_settings_is_not_made_again(tmp_path: Pat
     later = {"made": "2027-01-01T00:00:00+00:00"}
     assert summary(tmp_path, **later) == first
     decision = Decided(approved=True, by="Anna", where="ui", when="2026-11-28T10:00:00+00:00")
-    summary(tmp_path, step=None, decisions=(decision,), sent=True, **later)
+    summary(tmp_path, step=None, decisions=(decision,), sent=MADE, **later)
     one = files.read(tmp_path)
     assert one is not None
     assert (one.made, one.step, one.outcome, one.decisions) == (found_made(first), None, "sent", (decision,))
+    assert (one.sent, "Sending began on 28 November 2026, 12:00 UTC." in html(one)) == (MADE, True)
     summary(tmp_path, config=config(report={"k": 6}), **later)
     again = files.read(tmp_path)
     assert again is not None

@@ -65,7 +65,7 @@ def test_every_word_is_used(name: str) -> None:
         ("en", Count(word="about", number=1200), "count", "about 1,200"),
         ("de", Count(word="about", number=1200), "count", "etwa 1.200"),
         ("en", Count(word="least", number=5, lines=1204), "", "5 or more patients (1,204 lines)"),
-        ("en", Count(word="nobody", lines=1), "", "1 line without a patient"),
+        ("en", Count(word="nobody", lines=1), "", "1 line linked to no patient"),
         ("de", Count(word="all"), "", "alle Patienten"),
         ("en", Count(unit="lines", word="about", number=20), "", "about 20 lines"),
         ("en", Count(unit="lines", word="about", number=20), "count", "about 20 lines"),
