@@ -16,6 +16,7 @@ from uuid import UUID
 from config import LoadedConfig
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord
+from flows.job.state import JobState
 from flows.prefect.address import configured_api
 from flows.prefect.api import Json, PrefectApi
 from flows.prefect.server import chosen_api
@@ -43,8 +44,7 @@ class Session:
         with suppress(ValueError):
             return str(UUID(text))
         if text == "latest":
-            now = datetime.now(UTC)
-            found = [one.id for one in self.jobs() if one.created and datetime.fromisoformat(one.created) < now][:1]
+            found = [one.id for one in self.jobs() if not _is_planned(one)][:1]
         elif len(text) < SHORTEST or set(text.lower()) - set("0123456789abcdef-"):
             raise InputError(
                 "job-id", f"not an id: give the id, or at least its first {SHORTEST} characters", context=shown(text),
@@ -103,6 +103,12 @@ def opened(loaded: LoadedConfig) -> Iterator[Session]:
     """Open the user's Prefect API, or the local one of the configuration's jobs directory."""
     with PrefectApi(chosen_api(loaded.config.jobs_dir)) as api:
         yield Session(loaded, api)
+
+
+def _is_planned(job: JobRecord) -> bool:
+    """Return whether a job is to start later. One that has started may have a later time, of the server's clock."""
+    when = datetime.fromisoformat(job.created) if job.created else None
+    return job.state is JobState.PENDING and (when is None or when > datetime.now(UTC))
 
 
 def has_any_job(loaded: LoadedConfig) -> bool:

@@ -18,6 +18,14 @@ ONE, OTHER, LATER, ELSEWHERE = (
     f"{start}-1111-4222-8333-444455556666" for start in ("0b2c4a5e", "0b2c9999", "77aa0000", "88aa0000")
 )  # fmt: skip
 
+AHEAD = "2998-01-01T00:00:00Z"
+"""The time of a job whose server's clock is ahead of this machine's."""
+
+SCHEDULED = {
+    "auto_scheduled": True, "expected_start_time": "2999-01-01T00:00:00Z", "state_type": "SCHEDULED",
+    "deployment_id": "nightly",
+}  # fmt: skip
+
 
 def run(job: str, created: str, jobs_dir: Path, **more: Any) -> dict[str, Any]:
     labels = {"job.directory": str(jobs_dir / job), "job.steps": "local_import,wait,pseudonymizer,wait"}
@@ -30,8 +38,8 @@ def session(tmp_path: Path) -> Session:
     (tmp_path / "c.yaml").write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path / 'jobs'}\n")
     jobs = tmp_path / "jobs"
     runs = [
-        run(ONE, "2026-01-01T00:00:00Z", jobs), run(OTHER, "2026-01-02T00:00:00Z", jobs),
-        run(LATER, "2026-01-03T00:00:00Z", jobs, auto_scheduled=True, expected_start_time="2999-01-01T00:00:00Z"),
+        run(ONE, "2026-01-01T00:00:00Z", jobs), run(OTHER, AHEAD, jobs),
+        run(LATER, "2026-01-03T00:00:00Z", jobs, **SCHEDULED),
         run(ELSEWHERE, "2026-01-04T00:00:00Z", tmp_path / "others"),
     ]  # fmt: skip
     by_id = {one["id"]: one for one in runs}
