@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -389,20 +389,6 @@ def free_ports(count: int = 1) -> int:
                 continue
             return first
     raise AssertionError("no free ports")
-
-
-def processes_with(text: str) -> Sequence[int]:
-    """Return the process ids whose command line holds ``text``."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if text in line and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
-    return found
 
 
 def kill(pid: int) -> None:
