@@ -48,13 +48,21 @@ class Waits:
         return covered.source
 
     def _judge(self, covered: Covered) -> None:
-        job, record, position = self._job, self._job.record(), covered.position
-        decision, shown = record.decisions.get(position), record.shown.get(position)
-        if decision is not None and decision.approved:
+        """Go on behind an approval, end the job after a rejection, or park it."""
+        decision = self._job.record().decisions.get(covered.position)
+        if decision is None:
+            decision = self._decision(covered)
+        elif decision.approved:
             self._hold(covered, decision)
-            return
+        if not decision.approved:
+            error = _rejected(decision, self._job.step_names[covered.position - 1])
+            end(self._job, JobState.CANCELLED, error.message, error)
+
+    def _decision(self, covered: Covered) -> Decision:
+        """Make a decision of the answer and record it, or park the job."""
+        job, record, position = self._job, self._job.record(), covered.position
+        shown, answer = record.shown.get(position), answer_left(job.api, record, position)
         files, current = self._as_now(covered)
-        answer = answer_left(job.api, record, position)
         if answer is None or shown is None:
             self._park(covered, files, NOBODY_DECIDED if shown is not None else None)
         reason = judge(answer, shown, current, self._changes(covered, shown, files), covered.obstacle(files))
@@ -64,9 +72,7 @@ class Waits:
         job.writer.write({at("decision", position): decision, at("answer", position): None})
         logger.info("step %d wait was %s", position, decision.describe(visible))
         release.add_decision(job, position)
-        if not answer.approved:
-            error = _rejected(decision, job.step_names[position - 1])
-            end(job, JobState.CANCELLED, error.message, error)
+        return decision
 
     def check(self, position: int, source: Source | None) -> None:
         """Park the job again if the step at ``position`` would read approved data that changed since."""

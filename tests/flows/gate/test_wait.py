@@ -113,6 +113,10 @@ def test_a_rejection_cancels_the_job(wait: Wait, where: str) -> None:
         wait.go_on()
     wait.is_decided(False, getpass.getuser(), "not yet", where)
     assert wait.status()["error"]["reference"] == "rejected"
+    crashed = {"state": {"type": "CRASHED"}, "force": True}  # as if the process had been killed before the end
+    ask_prefect("POST", f"{wait.run}/set_state", crashed)
+    wait.go_on()
+    wait.is_decided(False, getpass.getuser(), "not yet", where)
     assert "error[job-cancelled]" in wait.go_on(code=1).err
 
 
