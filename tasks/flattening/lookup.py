@@ -1,8 +1,8 @@
-"""The lookup file: for every profile a table that says which columns an element becomes (docs/steps.md).
+"""Read the lookup file: a table for each profile, with the columns of each element (docs/steps.md).
 
 A JSON list of tables ``{url, resourceType, elements}``; ``elements`` maps an element id to ``{viewDefinition,
-children?, parent?}``. An unknown key is an error; null counts as absent, as in a CRTDL. Everything that is wrong is
-reported at once, before a job exists, as ``InputError``: ``lookup-unreadable``, ``lookup-not-json``,
+children?, parent?}``. An unknown key is an error; null counts as absent, as in a CRTDL. All errors are reported
+at once, before a job exists, as ``InputError``: ``lookup-unreadable``, ``lookup-not-json``,
 ``lookup-schema-violation``, ``lookup-duplicate-table``, ``lookup-multiple-parents``, ``lookup-child-cycle``.
 """
 
@@ -25,7 +25,7 @@ _FILE: Final = JsonFile("lookup", "the lookup file (services.flattening.lookup_p
 
 
 class _LookupPart(BaseModel, extra="forbid", alias_generator=to_camel, defer_build=True):
-    """Most starts of the program read no lookup file: the models are built when the first one is read."""
+    """Base of the models. They are built when a lookup file is read, because most starts read none."""
 
 
 _Text = Annotated[StrictStr, Field(pattern=r"\S")]
@@ -34,7 +34,7 @@ _NULL_IS_THIS = BeforeValidator(lambda value: "$this" if value is None else valu
 
 
 class ColumnDefinition(_LookupPart):
-    """One column. Without a ``path`` it holds what the clause iterates over, FHIRPath's ``$this``."""
+    """One column. Without a ``path`` it holds the item that the clause iterates over (``$this`` in FHIRPath)."""
 
     name: _Text
     path: Annotated[_Text, _NULL_IS_THIS] = "$this"
@@ -44,7 +44,7 @@ class ColumnDefinition(_LookupPart):
 
 
 class SelectClause(_LookupPart):
-    """Columns, and clauses below them: once per resource, or per item of ``for_each`` or ``for_each_or_null``."""
+    """Columns and inner clauses, applied once per resource, or per item of ``for_each`` or ``for_each_or_null``."""
 
     for_each: _Text | None = None
     for_each_or_null: _Text | None = None
@@ -59,7 +59,7 @@ class SelectClause(_LookupPart):
 
     @property
     def iterated(self) -> str | None:
-        """Return the path of its ``forEach``, of either kind; ``None`` where it has none."""
+        """Return the path of ``forEach`` or ``forEachOrNull``; ``None`` without both."""
         return self.for_each if self.for_each is not None else self.for_each_or_null
 
     def attach(self, child: SelectClause) -> None:
@@ -71,7 +71,7 @@ class SelectClause(_LookupPart):
             self.select += child.select
 
     def prune(self) -> bool:
-        """Drop clauses in which no column is left; whether this one has any."""
+        """Drop inner clauses without columns; return whether this clause has any column."""
         self.select = [part for part in self.select if part.prune()]
         return bool(self.columns or self.select)
 
@@ -82,8 +82,8 @@ class SelectClause(_LookupPart):
             yield from part.walk()
 
     def make_names_unique(self) -> list[tuple[str, str]]:
-        """Give a column whose name an earlier one has a numbered suffix; return the old and the new name of each."""
-        written = {column.name for column in self.walk()}  # no suffix takes a name that stands in the lookup file
+        """Add a numbered suffix to repeated column names; return the old and the new name of each."""
+        written = {column.name for column in self.walk()}  # a new name must not be one of these
         taken: set[str] = set()
         renamed: list[tuple[str, str]] = []
         for column in self.walk():
@@ -103,7 +103,7 @@ class SelectClause(_LookupPart):
 
 
 class LookupElement(_LookupPart):
-    """One element: the clause it becomes, and the elements of the same table that it names."""
+    """One element: its clause, and its children and parent in the same table."""
 
     definition: Annotated[SelectClause, Field(alias="viewDefinition")]
     children: Annotated[tuple[_Text, ...], _NULL_IS_EMPTY] = ()
@@ -120,9 +120,9 @@ class LookupTable(_LookupPart):
 
 @dataclass
 class LookupFile:
-    """A lookup file as it was read: its tables by URL, what is wrong (then it is of no use), and what is odd.
+    """A lookup file: its tables by URL, its errors (with any, it cannot be used), and its warnings.
 
-    An element is below the one whose ``children`` name it; where none does, its own ``parent`` counts. Both agree here.
+    The parent of an element is the one whose ``children`` name it, else its own ``parent``. Here both agree.
     """
 
     tables: dict[str, LookupTable] = field(default_factory=dict)
@@ -186,7 +186,7 @@ def _add(read: LookupFile, table: LookupTable, where: str) -> None:
     try:
         TopologicalSorter(children).prepare()
     except CycleError as error:
-        what = f"an element is below itself: {' → '.join(error.args[1][::-1])}"  # told from child to parent
+        what = f"an element is below itself: {' → '.join(error.args[1][::-1])}"  # listed from child to parent
         wrong("lookup-child-cycle", what, "take one of these elements out of the children of the one before it")
     elements = {
         name: one.model_copy(update={"children": tuple(children[name]), "parent": next(iter(parents[name]), None)})

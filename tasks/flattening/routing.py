@@ -1,8 +1,8 @@
 """Assign resources to attribute groups (docs/steps.md).
 
-A resource belongs to the groups that a Provenance names for it: one on its own line, or one in ``core.ndjson``, whose
-Provenances hold for all lines. A resource without one belongs to no group if its line has Provenances of groups. If
-the line has none, the groups are those with its type and ``meta.profile``, else the only group with its type.
+A resource belongs to the groups that a Provenance names for it, on its own line or in ``core.ndjson``. If none names it
+but its line has Provenances that name groups, it belongs to no group. If the line has none, its groups are those with
+its type and ``meta.profile``, else the only group with its type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.shared.fhir.crtdl import AttributeGroup
 from tasks.shared.fhir.resource import UNREADABLE, head_of, target_of
 
 _LEFT_OUT: Final = -1
-"""The place of a group that has no view."""
+"""Place of a group without a view."""
 
 _PROVENANCE: Final = "Provenance"
 _SYSTEM: Final = "attribute_group"
@@ -43,10 +43,10 @@ Named = dict[str, list[int]]
 
 
 class Router:
-    """Routes the resources of lines to the groups of a job, and counts them, without the Provenances that name groups.
+    """Assigns the resources of lines to groups, and counts them. Provenances that name groups are not counted.
 
-    A group with a view has its place among the ``views``. ``by_type`` counts what was routed by profile and type;
-    ``unrouted`` and ``left_out`` (only in groups without a view) count by type.
+    The place of a group is the index of its view. ``by_type`` is the number of resources that no Provenance named.
+    ``unrouted`` (in no group) and ``left_out`` (only in groups without a view) count resources by type.
     """
 
     def __init__(self, groups: Iterable[AttributeGroup], views: Sequence[GroupView]) -> None:
@@ -67,7 +67,7 @@ class Router:
 
     def learn_core(self, line: bytes) -> None:
         """Remember the groups that the Provenances on a line of ``core.ndjson`` name, for all lines."""
-        with suppress(DataError):  # raised when the line is routed
+        with suppress(DataError):  # ``route`` raises it again
             self._read(line, self._by_core)
 
     def route(self, line: bytes) -> list[Delivery]:
@@ -95,7 +95,7 @@ class Router:
         return resources, has_own
 
     def _deliver(self, resource: Resource, named: Named, *, has_own: bool) -> Iterator[Delivery]:
-        """Yield a resource for each of its groups, and count it where it gets to none."""
+        """Yield a resource once for each of its groups; count it if it has none."""
         places = self._places(resource, named, has_own=has_own)
         routed = [place for place in places if place != _LEFT_OUT and self._types[place] == resource.type]
         if not routed:

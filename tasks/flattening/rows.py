@@ -1,4 +1,4 @@
-"""Rows of an answer: whose they are, and what they are as lines of CSV (docs/steps.md).
+"""Check the rows of an answer, and write them as lines of CSV (docs/steps.md).
 
 A row is a JSON object keyed by column name. Columns and their order are the view's. Missing or null is an empty cell;
 strings are verbatim, numbers as spelled, booleans ``true`` and ``false``; objects and arrays are compact JSON. Keys
@@ -22,7 +22,7 @@ _string = msgspec.json.Decoder(str)
 
 
 class RowsError(Exception):
-    """The answer is wrong. Its text is a sentence without data; ``line`` is what was read last, for private files."""
+    """The rows are wrong. The text of the error has no data; ``line`` is the last line read, for private files."""
 
     def __init__(self, reference: str, text: str, line: bytes) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class AnswerReader:
     """Reads one answer, in pieces of any size, as lines of CSV: its rows must be those of the resources with ``ids``.
 
     A view gives one row for each resource; with ``forEachOrNull`` at least one, with ``forEach`` any number. After
-    ``end``, ``with_rows`` is how many resources had one of the ``rows``. Raises ``RowsError``.
+    ``end``, ``with_rows`` is the number of resources that have rows. Raises ``RowsError``.
     """
 
     def __init__(self, view: GroupView, ids: Iterable[str | None]) -> None:
@@ -48,7 +48,7 @@ class AnswerReader:
         self._rest = self._last = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the lines of CSV of the rows that are whole with this piece."""
+        """Return the rows that this piece completes, as lines of CSV."""
         block, end, rest = piece.rpartition(b"\n")
         if end:
             block, self._rest = self._rest + block, rest
@@ -57,7 +57,7 @@ class AnswerReader:
         return b""
 
     def end(self) -> bytes:
-        """Return the last line, whose row may lack a line end; whose all rows were is compared then."""
+        """Return the last row, if it had no line end; compare the ids of all rows with those that were sent."""
         text = self._read(self._rest) if self._rest else b""
         sent, found = self._sent, self._found
         self.with_rows = (sent & found).total()

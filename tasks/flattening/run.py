@@ -1,7 +1,7 @@
-"""The step: every resource of the input to its groups, through the flattening service, into a table for each group.
+"""The step: send the resources of each attribute group to the flattening service, and write its rows to a table.
 
 The input is read once, ``core.ndjson`` first. Resources are packed into batches for their groups; ``batch_size_mb``
-bounds the batches in the making and those under way. When all are answered, tables are made of their rows.
+bounds the batches in memory. When all batches are answered, their rows are joined to tables.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tasks.shared.work import for_each
 
 DEFINITIONS: Final = "viewdefinitions"
 STATE: Final = "flattening"
-"""Directory of answers that were no rows, below the job directory."""
+"""Directory of wrong answers, below the job directory."""
 
 _REQUESTS: Final = 2  # under way
 _INPUT: Final = ".input"
-"""The record of what was read, beside those of the tables, which have no such name."""
+"""Name of the record of the input, beside the records of the tables. No table has this name."""
 
 _ABOUT: Final = {
     "unrouted": "resources that belong to no group",
@@ -48,7 +48,7 @@ def run(context: StepContext) -> StepReport:
     """Flatten the input directory into ``csv/``.
 
     Raises ``InputError`` for a CRTDL or lookup file that cannot be used, the errors of ``Flattener``, and ``DataError``
-    for lines that are no resources, and when no resource belongs to a group. What is done stays done.
+    for lines that are no resources, and when no resource belongs to a group. Answered batches are kept.
     """
     files = data_files(context.input_dir)
     if not files:
@@ -83,7 +83,7 @@ def run(context: StepContext) -> StepReport:
 
 
 def _groups(context: StepContext) -> tuple[Router, Sequence[GroupView], list[str]]:
-    """Return a router to the groups of the query, the views of those that have one, and the warnings."""
+    """Return a router for the groups of the query, the views of the groups that have one, and the warnings."""
     lookup = read_lookup(context.config.services.flattening.lookup_path or Path())
     for finding in lookup.findings:
         raise finding
@@ -96,7 +96,7 @@ def _groups(context: StepContext) -> tuple[Router, Sequence[GroupView], list[str
 
 
 def _fill(context: StepContext, files: Sequence[Path], router: Router, tables: Sequence[GroupTable]) -> None:
-    """Send all batches that are not done, and make their rows parts of the tables."""
+    """Send all unfinished batches; keep their rows as parts of the tables."""
     together = SharedStop(context.stop)
     failed = FailedAnswers(context.state(STATE)).begin()
     with context.client(service(context.config), stop=together) as client:
@@ -159,7 +159,7 @@ def _read(context: StepContext, router: Router, identity: str) -> Done:
 def _report(
     named: Mapping[str, GroupView], done: Mapping[str, Done], size: int, warnings: tuple[str, ...]
 ) -> StepReport:
-    """Return the report. ``details["groups"]`` is a flat object for each group."""
+    """Return the report. ``details["groups"]`` has one flat object per group."""
     groups: list[dict[str, Any]] = [
         {"group": view.group_name, "file": f"{name}{CSV}", "columns": len(view.columns)}
         | done[name].counts

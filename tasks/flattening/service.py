@@ -1,4 +1,4 @@
-"""The calls to the flattening service (docs/services.md): what is made up goes first, then batches, rows as they come.
+"""The calls to the flattening service (docs/services.md): synthetic requests, then batches with streamed rows.
 
 *Quirk:* the service answers every failure with 500, a bad view as much as an exhausted heap.
 """
@@ -34,7 +34,7 @@ _MEMORY: Final = "if the memory of the service was too small, lower services.fla
 _ID: Final = "sluice-probe"
 _COLUMN: Final = {"column": [{"name": "id", "path": "id"}]}
 _PROBE: Final = GroupView("", "", "", "Patient", view_definition("sluice_probe", "Patient", [_COLUMN]), ("id",))
-"""The view of a synthetic Patient that shows whose URL this is."""
+"""The view of a synthetic Patient, for the test whether this is a flattening service."""
 
 
 def endpoint(config: PipelineConfig) -> str:
@@ -43,7 +43,7 @@ def endpoint(config: PipelineConfig) -> str:
 
 
 def service(config: PipelineConfig) -> Service:
-    """Return ``services.flattening``: it has no credentials."""
+    """Return ``services.flattening``, which has no credentials."""
     wrong = functools.partial(_wrong_with, view=_PROBE)
     request = ProbeRequest(Call("POST", endpoint(config), "test request", _made_up(_PROBE), HEADERS), wrong)
     probe = SyntheticProbe("a flattening service", lambda *_: [request], key="service_url")
@@ -52,7 +52,7 @@ def service(config: PipelineConfig) -> Service:
 
 
 def _made_up(view: GroupView) -> bytes:
-    """Return the request for a view of one synthetic resource."""
+    """Return the request with a view and one synthetic resource."""
     return request_body(view.definition, json.dumps({"resourceType": view.resource_type, "id": _ID}).encode())
 
 
@@ -94,8 +94,8 @@ def refused_views(config: PipelineConfig, views: Sequence[GroupView]) -> Iterato
 
 
 def _unlike_rows(answer: Answer) -> str | None:
-    """Return what an answer holds that can be no rows by its head, else ``None``."""
-    if answer.status != 200:  # 202 is a promise
+    """Return what an answer holds in place of rows, by status and media type; ``None`` if it may hold rows."""
+    if answer.status != 200:  # a 202 has no rows yet
         return "no rows"
     # Rows come as x-ndjson, ndjson, fhir+ndjson, x-jsonlines, json. *Quirk:* the deployed service gives no type.
     unlike = answer.media_type and not (answer.media_type.startswith("application/") and "json" in answer.media_type)
@@ -112,7 +112,7 @@ class Flattener:
     failed: FailedAnswers
 
     def flatten(self, batch: Batch, table: GroupTable) -> None:
-        """Send a batch, and make its rows a part of the table. Every attempt sends the same bytes, and begins anew.
+        """Send a batch, and make its rows a part of the table. Every attempt sends the same bytes.
 
         Errors name group and resources. Raises those of ``ServiceClient``; ``StalledError`` (``flattening-timeout``),
         which is not retried; ``ServiceError``: ``flattening-failed`` for a 500 to all attempts, ``flattening-answer``,
@@ -158,7 +158,7 @@ class Flattener:
         return self._about.error(ServiceError, wrong.reference, f"gave wrong rows: {wrong}", hint=hint, status=200)
 
     def _explained(self, error: SluiceError) -> SluiceError:
-        """Return an error with what to do, and keep the answer."""
+        """Return an error with a hint for this service; save the answer."""
         answer = error.answer
         if error.reference in ("timeout", "transfer-stalled"):
             hint = "lower services.flattening.batch_size_mb, or raise services.flattening.timeout"

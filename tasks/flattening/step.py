@@ -1,4 +1,4 @@
-"""The step ``flattening``, and its checks of the lookup file before there is a job (docs/steps.md)."""
+"""The step ``flattening``, and its checks of the lookup file before a job exists (docs/steps.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.shared.fhir.crtdl_preprocessing import effective_file, enrich
 from tasks.shared.step import CheckContext, Step
 
 _GROWTH = 4
-"""Tables are about three times as large as compressed input, and one is there twice while its parts are joined."""
+"""Tables are about three times as large as compressed input, and one exists twice while its parts are joined."""
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:

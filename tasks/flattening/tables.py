@@ -1,8 +1,8 @@
-"""The tables of the groups: batches in the making, the parts of those that are done, and the joined table.
+"""The tables of the groups: resources are packed into batches, each answer is a part, and parts are joined to a table.
 
-An answered batch is a file ``csv/.parts/<plan>/<group>/<first>-<end>-<rows>-<resources with a row>.csv``, by rename.
-``first`` and ``end`` count the resources of the group in the order of the input: so an interrupted step does what lies
-between the parts, whatever ``batch_size_mb`` is now. The plan is a digest of views, input and service.
+A part is the file ``csv/.parts/<plan>/<group>/<first>-<end>-<rows>-<resources with a row>.csv``, written by rename.
+``first`` and ``end`` count the resources of the group in the order of the input. So a continued step sends only the
+resources between the parts, also with another ``batch_size_mb``. The plan is a digest of views, input and service.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def _head(definition: Mapping[str, Any]) -> bytes:
 
 
 class GroupTable:
-    """One group: packs its resources into batches of at most ``share`` bytes, keeps their parts, joins them.
+    """One group: packs its resources into batches of at most ``share`` bytes, keeps the parts, joins them.
 
-    A resource that is larger travels alone. What the parts of an earlier run hold is counted and not packed, and
-    nothing is packed of a table that is ``finished``. ``packed`` counts resources in batches of this run; ``size`` are
-    the bytes that it holds. Raises ``StorageError``.
+    A larger resource is sent alone. Resources in parts of an earlier run are counted but not packed; for a ``finished``
+    table nothing is packed. ``packed`` is the number of resources packed in this run; ``size`` is the bytes of the
+    last, unfinished batch. Raises ``StorageError``.
     """
 
     def __init__(self, view: GroupView, parts: Path, share: int, *, finished: bool) -> None:
@@ -90,7 +90,7 @@ class GroupTable:
         self._text = io.BytesIO()
 
     def add(self, resource: Resource) -> list[Batch]:
-        """Take a resource in; return the batches that are full now."""
+        """Add a resource; return the batches that are full now."""
         number, self._resources = self._resources, self._resources + 1
         if self.finished or number < self._covered:
             return []
@@ -109,7 +109,7 @@ class GroupTable:
         return [*full, *self.end()] if self.size >= self._share else full
 
     def end(self) -> list[Batch]:
-        """Return the batch in the making, if there is one."""
+        """Return the batch that is not full, if there is one."""
         if not self._ids:
             return []
         self._text.write(_TAIL)
@@ -123,7 +123,7 @@ class GroupTable:
         return PartFile(self._directory / str(batch.first))
 
     def keep(self, file: PartFile, batch: Batch, rows: AnswerReader) -> None:
-        """Make a file with all rows of a batch a part of the table."""
+        """Publish the file with all rows of a batch as a part of the table."""
         part = BatchPart(batch.first, batch.first + len(batch.ids), rows.rows, rows.with_rows)
         file.sync()
         with storage_errors(self._directory):
@@ -132,7 +132,7 @@ class GroupTable:
         self._parts[batch.first] = part
 
     def join(self, directory: Path, work: FileWork, identity: str) -> None:
-        """Make the table of its parts, which are in the order of the input."""
+        """Join the parts to the table, in the order of the input."""
         parts = [self._parts[first] for first in sorted(self._parts)]
         with PartFile(directory / f"{self._directory.name}{CSV}") as table:
             table.write(as_csv([self.view.columns]))
@@ -153,7 +153,7 @@ def _parts_in(directory: Path) -> dict[int, BatchPart]:
 
 
 def parts_of(directory: Path, plan: str) -> tuple[Path, bool]:
-    """Return the directory for the parts of a plan, and whether parts of another one were thrown away."""
+    """Return the directory for the parts of a plan, and whether parts of another plan were deleted."""
     mine = directory / PARTS / plan
     with storage_errors(mine):
         for path in (directory, mine.parent, mine):
@@ -165,7 +165,7 @@ def parts_of(directory: Path, plan: str) -> tuple[Path, bool]:
 
 
 def write_definitions(directory: Path, named: Mapping[str, GroupView]) -> None:
-    """Keep the ViewDefinitions as they are sent, for people, and none of other groups. Raises ``StorageError``."""
+    """Write the ViewDefinitions as they are sent, for people; remove older ones. Raises ``StorageError``."""
     with storage_errors(directory):
         for path in directory.iterdir():
             path.unlink()
@@ -175,8 +175,8 @@ def write_definitions(directory: Path, named: Mapping[str, GroupView]) -> None:
 
 
 def file_names(names: Iterable[str]) -> list[str]:
-    """Return a file name without extension for each name. Letters of all scripts, digits, blanks and ``.-_()`` stay,
-    else ``_``. No two are equal in whatever case: a name that is taken gets ``-2``, ``-3`` …"""
+    """Return a file name without extension for each name. Characters other than letters of all scripts, digits, blanks
+    and ``.-_()`` become ``_``. No two names are equal in any case: a repeated one gets ``-2``, ``-3`` …"""
     given: dict[str, str] = {}
     for name in map(_safe, names):
         numbered = (name, *(f"{name}-{number}" for number in range(2, len(given) + 2)))

@@ -1,7 +1,7 @@
 """The view of an attribute group: its ViewDefinition, from the CRTDL and the lookup file (docs/steps.md).
 
-First ``id`` and the patient, then the group's attributes in their order. An element brings what is below it; an
-attribute that comes with another one is not repeated; what iterates becomes a select clause of its own.
+The columns are ``id``, the patient, and the attributes of the group in their order, each with the elements below it. An
+attribute that is below another one is not repeated. An element that iterates becomes a select clause of its own.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PATIENT_PATH: Final[dict[str, str]] = {
     **dict.fromkeys(_PATIENT.split(), "patient.reference"),
     "Coverage": "beneficiary.reference",
 }
-"""FHIRPath of the reference to the patient, by resource type: those of the Patient compartment of FHIR R4 (4.0.1) that
-have one. A path that a type does not have makes the flattening service refuse the view."""
+"""Resource type → FHIRPath of the reference to the patient, from the Patient compartment of FHIR R4 (4.0.1). The
+service refuses a view with a path that its type does not have."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _view(group: AttributeGroup, table: LookupTable) -> tuple[GroupView, list[st
 
 
 def view_definition(name: str, resource_type: str, select: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a ViewDefinition, bare: the service refuses keys that it does not know (docs/steps.md)."""
+    """Return a ViewDefinition without optional keys: the service refuses unknown ones (docs/steps.md)."""
     first = {"resourceType": _RESOURCE_TYPE, "name": name, "status": "active", "resource": resource_type}
     return first | {"select": select}
 
@@ -100,7 +100,7 @@ def view_name(name: str) -> str:
 
 
 def _select(group: AttributeGroup, table: LookupTable) -> tuple[SelectClause, list[str]]:
-    """Return the select clauses of a view, below an empty one, and the attributes without an entry."""
+    """Return a clause with the select clauses of a view, and warnings about attributes without columns."""
     refs = [attribute.ref for attribute in group.attributes]
     requested = [ref for ref in refs if ref in table.elements]
     without = "the lookup table has no entry for the attribute"
@@ -145,8 +145,7 @@ def _whole(table: LookupTable, name: str) -> SelectClause:
 def _context(
     select: SelectClause, table: LookupTable, ancestors: list[str], contexts: dict[str, SelectClause]
 ) -> SelectClause:
-    """Return the clause in which the paths of an element apply: the iterations of its ancestors, without their other
-    columns.
+    """Return the clause for an element: it iterates as the ancestors of the element do, without their columns.
 
     Attributes below one ancestor share its clause. Two clauses would multiply their rows, and put the code of one
     coding beside the display of another.

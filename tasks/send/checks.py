@@ -1,8 +1,7 @@
-"""What is checked before data leave: the input, and the destination (docs/services.md).
+"""Check the input and the destination before data leave (docs/services.md).
 
-The input is compared with the record before the first request of any mode; that reads the stored bytes once. A FHIR
-server is asked what it is: one of R4, that takes what ``services.send.send_as`` will send, and none of the other
-services of the pipeline.
+Every mode first compares the input with the record, which reads the stored bytes once. A FHIR server must be one of R4
+that accepts what ``services.send.send_as`` sends, and not another service of the pipeline.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tasks.shared.stop import Stop
 
 _HIDDEN: Final = frozenset({401, 403, 404})
 _OTHERS: Final = frozenset({"de-identify", "extract-data", "run", "viewdefinition-run"})
-"""Operations by which the other services are known; ``$run`` is that of views."""
+"""Operations that other services of the pipeline offer; ``$run`` is that of views."""
 
 
 class StoreProbe:
@@ -36,7 +35,7 @@ class StoreProbe:
     proves = True
 
     def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
-        """See ``tasks.shared.service.Probe``. Keys that may write but not look are a doubt."""
+        """See ``tasks.shared.service.Probe``. Keys that have no right to look for the bucket give a warning."""
         from tasks.send.s3_store import StoreClient, translated  # botocore is slow to import
 
         more = {"stop": Stop()} | more
@@ -50,7 +49,7 @@ class StoreProbe:
 
 
 def service(config: PipelineConfig) -> Service:
-    """``services.send``, as its mode says: a FHIR server or a bucket."""
+    """Return ``services.send``: a FHIR server or, in the mode ``s3_upload``, a bucket."""
     send = config.services.send
     if send.send_as is SendMode.S3_UPLOAD:
         return Service("send", send.s3.endpoint, send.auth, probe=StoreProbe())
@@ -63,7 +62,7 @@ def fhir_url(config: PipelineConfig) -> str:
 
 
 def space(context: CheckContext, read: int) -> int:
-    """Return the space for the zip file of a transfer, which is deleted afterwards."""
+    """Return the space for the temporary zip file of a transfer; other modes need none."""
     return read if context.config.services.send.send_as is SendMode.TRANSFER_LOAD else 0
 
 
@@ -134,9 +133,9 @@ class SentFile:
 
 
 def compare(context: StepContext) -> list[SentFile]:
-    """Compare the input with what its step left; return its files, ``core`` first, which every mode sends.
+    """Compare the input with the approved inventory, else with the recorded one; return its files, ``core`` first.
 
-    Raises ``DataError``: ``send-input-differs``, with the files that are not as the step left them; ``send-no-input``.
+    Raises ``DataError``: ``send-input-differs``, with the files that differ; ``send-no-input``.
     """
     directory, recorded, meter = context.input_dir, context.input.approved or context.input.recorded, context.meter
     meter.begin("checking what is to be sent")

@@ -1,8 +1,8 @@
 """``direct_resource_load``: resources go to a FHIR server in transactions (docs/services.md).
 
-``core`` is sent first and alone, then the other files, several at once, each in its order. What a server refuses waits
-in ``pending.db``, and is then tried again by patient, so that circles of references get in together. What is refused
-alone, when nothing moves any more, is refused for good: one error names it at the end.
+``core`` is sent first and alone, then the other files, several at once. Refused resources wait in ``pending.db``. After
+all files they are sent again by patient, so that circles of references are in one transaction. When the server accepts
+no further resource, one error lists those that it refuses alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run(context: StepContext, given: list[SentFile]) -> StepReport:
 
 
 def _failures(pending: Pending, refused: Mapping[int, Refusal]) -> Iterator[Failure]:
-    """Yield what cannot be sent, and what was refused alone."""
+    """Yield the resources that cannot be sent, and those that were refused alone."""
     for item, reason in pending.rows():
         refusal = refused.get(item.row)
         if reason:
@@ -156,7 +156,7 @@ class _Load:
 
 
 class _Waiting:
-    """What waits in ``pending.db`` after all files were sent. ``replaced`` counts those with a later version there."""
+    """Sends the resources in ``pending.db`` after all files. ``replaced`` counts those with a later version there."""
 
     def __init__(self, context: StepContext, pending: Pending, transactions: Transactions) -> None:
         self.replaced = 0
@@ -165,7 +165,7 @@ class _Waiting:
         self._transactions = transactions
 
     def send(self) -> dict[int, Refusal]:
-        """Send what waits in rounds, until nothing moves; return why the others were refused alone, by row."""
+        """Send the resources in rounds until none is accepted; return row → refusal of those refused alone."""
         backwards = False
         while count := self._pending.count():
             self._context.meter.set_status(f"{count:,} resources wait for the targets of their references")
@@ -180,7 +180,7 @@ class _Waiting:
         return {}
 
     def _round(self, batches: Iterator[list[Item]], *, halving: bool) -> tuple[bool, dict[int, Refusal]]:
-        """Send these transactions; return whether anything got in, and if nothing did, what was refused alone."""
+        """Send transactions; return whether a resource was accepted, and if none was, those refused alone by row."""
         moved, refused = False, dict[int, Refusal]()
         send = partial(self._transactions.send, halving=halving)
         threads = self._context.config.services.send.max_concurrent_requests
@@ -200,14 +200,14 @@ class _Waiting:
         return moved, refused
 
     def _with_targets(self) -> Iterator[list[Item]]:
-        """Yield each resource with all that it refers to: circles whose neighbours are refused."""
+        """Yield each resource with the waiting ones that it refers to: a circle is accepted only as a whole."""
         most = self._context.config.services.send.batch_size
         found = (self._pending.with_targets(item, most) for item in self._pending.items())
         return (together for together in found if len(together) > 1)
 
 
 class FileReader:
-    """The resources of a file as they are sent. What cannot be sent goes to ``pending``. ``most`` bounds a line."""
+    """Reads the resources of a file. Those that cannot be sent go to ``pending``. ``most`` limits a line (bytes)."""
 
     def __init__(self, path: Path, most: int, pending: Pending, meter: Meter) -> None:
         self.counts: Counter[str] = Counter()
@@ -270,8 +270,8 @@ def identified(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
 
 
 def _resolved(items: list[Item], found: list[Found]) -> Iterator[Item]:
-    """Yield resources whose references to ``urn:`` entries of their Bundle lead to ``Type/id``: what a server does with
-    a transaction's placeholders, which are not sent on."""
+    """Yield the resources of a Bundle with ``Type/id`` in place of references to its ``urn:`` entries, as a server
+    resolves them: their ``fullUrl`` is not sent."""
     urls = {one.entry: one.full_url for one in found if one.full_url is not None}
     keys = {urls[item.entry].encode(): item.key.encode() for item in items if item.entry in urls}
 

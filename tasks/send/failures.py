@@ -27,11 +27,11 @@ _SHOWN: Final = 5
 _COLUMNS: Final = ("file", "line", "entry", "resource", "status", "reason")
 
 Failure = tuple[Item, str, Refusal | None]
-"""A resource that did not get in, the reason as logs may show it, and the server's refusal."""
+"""A resource that was not accepted, the reason without data, and the refusal (``None``: it was not sent)."""
 
 
 def remove_failures(state: Path) -> None:
-    """Remove what an earlier run listed. Raises ``StorageError``."""
+    """Remove the files of an earlier run. Raises ``StorageError``."""
     with storage_errors(state):
         for name in (SUMMARY, REFUSED):
             (state / name).unlink(missing_ok=True)

@@ -82,8 +82,8 @@ class Pending:
             return int(self._db.execute("SELECT count(*) FROM pending WHERE reason = ''").fetchone()[0])
 
     def items(self, *, backwards: bool = False) -> Iterator[Item]:
-        """Yield the resources to be tried again: those of nobody first, then patient by patient, and what belongs to an
-        encounter next to it. Other rows may be removed meanwhile."""
+        """Yield the resources to be tried again, ordered by patient and encounter; those without a patient come first.
+        Other rows may be removed meanwhile."""
         order = "patient DESC, encounter DESC, id DESC" if backwards else "patient, encounter, id"
         return (item for item, _ in self._select(f"reason = '' ORDER BY {order}"))
 
@@ -92,7 +92,7 @@ class Pending:
         return self._select("true ORDER BY id")
 
     def with_targets(self, item: Item, most: int) -> list[Item]:
-        """Return a resource behind those that it refers to, directly or not: at most ``most`` in all."""
+        """Return at most ``most`` resources: those that ``item`` refers to, directly or not, and ``item`` last."""
         found, wanted = {item.key: item}, sorted(references_in(item.raw))
         while wanted and len(found) < most:
             key = target_of(wanted.pop())

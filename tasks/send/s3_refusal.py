@@ -1,6 +1,6 @@
-"""Refusals of an S3 store as errors (docs/services.md), by status and code, never by the message.
+"""Turn refusals of an S3 store into errors (docs/services.md), by status and code, never by the message.
 
-Each terminal one says what a person has to change. The message of the store is not quoted; its code is.
+Each terminal error says what a person has to change. Errors quote the code of the store, not its message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The client of an S3-compatible store: botocore makes and signs a request, ``ServiceClient`` carries it.
 
-botocore offers every signed request to the handlers of its event ``before-send`` and takes an answer from them instead
-of its own session. So S3 has the trust, the proxies, the time limits and the retries of every other call of the
-pipeline; on ``needs-retry`` a refusal becomes an error of ours. Credentials, region and endpoint come from the
+In its event ``before-send``, botocore gives a signed request to our handler, and takes the handler's answer instead of
+sending the request itself. So S3 has the trust, the proxies, the time limits and the retries of every other call of the
+pipeline. In ``needs-retry`` a refusal becomes an error of ours. Credentials, region and endpoint come from the
 configuration and from nowhere else (docs/services.md).
 """
 
@@ -44,7 +44,7 @@ for _name in ("boto3", "botocore", "s3transfer"):
 
 _PIECE: Final = 1 << 18
 _REFUSALS: Final = frozenset(range(300, 600)) - DEFAULT_TRANSIENT - {407}
-"""Answers that botocore reads; those of a busy store are repeated before."""
+"""Statuses of answers that botocore reads. ``ServiceClient`` repeats those of a busy store before."""
 
 _PAGE: Final = re.compile(rb"\s*<(!doctype )?html", re.IGNORECASE)
 _NOT_COPIED: Final = frozenset({"expect", "host", "proxy-authorization"})
@@ -54,9 +54,8 @@ _NOT_COPIED: Final = frozenset({"expect", "host", "proxy-authorization"})
 class StoreClient:
     """The connections to the store that the configuration names; thread-safe. ``boto`` is botocore's client.
 
-    ``timeout`` is in seconds for one request, ``within`` for all of them. The Basic credentials of
-    ``services.send.auth`` are those of an upstream proxy: they go to the proxy
-    that the environment names, and with every request, for a reverse proxy in front of the store.
+    ``within`` (seconds) limits all requests together. The Basic credentials of ``services.send.auth`` are for a proxy:
+    the one that the environment names, and a reverse proxy in front of the store, which gets them with every request.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class StoreClient:
         remember(auth)
         password = auth.password.get_secret_value() if auth.password else ""
         user = None if auth.username is None else (auth.username, password)
-        # After signing: a reverse proxy takes it away again.
+        # Added after signing, because a reverse proxy removes the header.
         self._more = (
             {} if user is None else {"Proxy-Authorization": f"Basic {b64encode(':'.join(user).encode()).decode()}"}
         )
@@ -96,7 +95,7 @@ class StoreClient:
         return f"{place(self.boto.meta.endpoint_url)} {self._bucket}/{key}"
 
     def _carry(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
-        """Handler of ``before-send.s3``: the answer to a signed request. Raises what ``ServiceClient.send`` raises."""
+        """Handle ``before-send.s3``: return the answer to a request. Raises what ``ServiceClient.send`` raises."""
         name = event_name.rpartition(".")[2]
         where = self._thread.where = RequestContext("send", name, request.method, request.url)
         signed = ((key, value) for key, value in request.headers.items() if key.lower() not in _NOT_COPIED)
@@ -122,7 +121,7 @@ class StoreClient:
         caught_exception: Exception | None,
         **_: Any,
     ) -> int | None:
-        """Handler of ``needs-retry.s3``: ``None`` for success, 0 for another attempt; raises the error of a refusal.
+        """Handle ``needs-retry.s3``: return ``None`` for success, 0 for another attempt; raise the error of a refusal.
 
         CompleteMultipartUpload may be answered 200 with an error in its body, which botocore turns into a 500.
         """
@@ -176,8 +175,8 @@ def _boto_client(config: PipelineConfig) -> Any:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Let what botocore refuses before anything is sent be an ``InputError`` (``s3-configuration``). Its text is left
-    out: it may quote what it was given."""
+    """Raise an error of botocore about its settings as ``InputError`` (``s3-configuration``), without the text, which
+    may quote them."""
     try:
         yield
     except (BotoCoreError, ValueError) as error:
@@ -203,7 +202,7 @@ def _with_user(environ: Mapping[str, str], user: tuple[str, str] | None) -> Mapp
 
 @dataclass(frozen=True)
 class _FileBody:
-    """The file object of a request as the content of ours."""
+    """The file of a botocore request, as the content of a ``Call``."""
 
     file: BinaryIO
     stop: Stop

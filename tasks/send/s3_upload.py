@@ -1,4 +1,4 @@
-"""``s3_upload`` (docs/services.md): make one object of each file, then of the manifest.
+"""``s3_upload`` (docs/services.md): upload each file as an object, then the manifest.
 
 boto3's transfer manager sends a file in one request up to 64 MiB, in parts above, and aborts an upload in parts that
 fails. A file is not sent when HEAD shows its size and ``sha256``; after an upload HEAD must show them.
@@ -53,7 +53,7 @@ class Uploaded(msgspec.Struct, frozen=True, order=True):
 def run(context: StepContext, files: list[SentFile]) -> StepReport:
     """Bring every file of the input directory into the bucket; those that are there are not sent again.
 
-    Keys are ``[prefix/]<job id>/<path below the input directory>``. ``bytes_out`` counts what was sent now or before.
+    Keys are ``[prefix/]<job id>/<path below the input directory>``. ``bytes_out`` includes files from before.
     """
     s3 = context.config.services.send.s3
     prefix = "/".join([*filter(None, [(s3.prefix or "").strip("/")]), context.job_id, ""])
@@ -70,7 +70,7 @@ def run(context: StepContext, files: list[SentFile]) -> StepReport:
         def one(file: SentFile, _: Stop) -> None:
             progress = _SentBytes(context.meter)
             there = uploads.upload(file, prefix + file.name, [progress])
-            # The transfer manager tells of a quarter of a MiB at once, and not of the rest.
+            # The transfer manager reports quarters of a MiB, and not the rest.
             count = context.meter.skip if there else context.meter.add
             count(files=1, stored=file.size - progress.sent)
 
@@ -130,7 +130,7 @@ class Uploads:
         return there
 
     def _head(self, key: str) -> Uploaded | None:
-        """Return the object ``key``; ``None`` when it is not there, which keys that may not list learn as a 403."""
+        """Return the object ``key``; ``None`` after a 404, or a 403, which keys without the right to list get."""
         try:
             with translated():
                 told: dict[str, Any] = self._client.boto.head_object(Bucket=self._bucket, Key=key)
@@ -148,20 +148,20 @@ class Uploads:
 
 
 class _SentBytes(BaseSubscriber):  # type: ignore[misc]
-    """Tells the meter of the bytes of a file that have left."""
+    """Counts the sent bytes of a file on the meter."""
 
     def __init__(self, meter: Meter) -> None:
         self.sent = 0
         self._meter = meter
 
     def on_progress(self, future: object, bytes_transferred: int, **_: Any) -> None:
-        """Count them; less than 0, when they are sent once more."""
+        """Count bytes; their number is negative when they will be sent again."""
         self.sent += bytes_transferred
         self._meter.add(bytes=bytes_transferred)
 
 
 def content_type(name: str) -> str:
-    """Return the ``Content-Type`` of a file. With a ``Content-Encoding``, a client would unpack a zstd file."""
+    """Return the ``Content-Type`` of a file. ``Content-Encoding`` is not used: clients would unpack zstd files."""
     return _TYPES.get(Path(name.lower()).suffix, "application/octet-stream")
 
 

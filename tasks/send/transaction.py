@@ -1,7 +1,7 @@
-"""Transactions: packing resources, sending them, and what an answer means (docs/services.md).
+"""Transactions: pack resources, send them, and judge the answers (docs/services.md).
 
-Every entry is ``PUT Type/id`` with a ``fullUrl`` of its own; what the input's Bundles said there is never sent on. An
-answer is classified by its status and by whether it has an OperationOutcome, never by words.
+Every entry is ``PUT Type/id`` with a new ``fullUrl``; those of the input's Bundles are not sent. An answer is judged by
+its status and by whether it has an OperationOutcome, never by its text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_BODY: Final = 5 << 20
 _CONFLICTS: Final = frozenset({409, 412})
 _ENDS: Final = frozenset({401, 403, 407})
 _MOST_FAILED: Final = 12
-"""Failures (500) in a row after which the server is out of order: halving 1,000 resources needs ten."""
+"""Answers 500 in a row after which the server counts as broken: halving 1,000 resources needs ten."""
 
 _HEAD: Final = b'{"resourceType":"Bundle","type":"transaction","entry":['
 _RESOURCE: Final = b'","resource":'
@@ -74,7 +74,7 @@ class Sent:
 
 
 class Transactions:
-    """Sends transactions to the FHIR server at ``url``; thread-safe. ``works``: it has taken one at any time."""
+    """Sends transactions to the FHIR server at ``url``; thread-safe. ``works``: it has accepted one before."""
 
     def __init__(self, client: ServiceClient, url: str, batch_size: int, *, works: bool = False) -> None:
         self.works = works
@@ -112,9 +112,9 @@ class Transactions:
             yield list(opened.values())
 
     def send(self, items: list[Item], *, halving: bool) -> Sent:
-        """Send resources in one transaction, in more if it is too large (413), or, with ``halving``, refused.
+        """Send resources in one transaction; halve it if it is too large (413) or, with ``halving``, if it is refused.
 
-        Raises ``ServiceError`` and ``TransientError`` for what is not about these resources, with their place.
+        Raises ``ServiceError`` and ``TransientError`` for other failures, with the place of the resources.
         """
         sent, stack = Sent(), [items]
         while stack:
@@ -172,14 +172,14 @@ class Transactions:
             return False
         if status in _CONFLICTS:
             if explained:
-                # It stayed through all attempts, so waiting does not help: Blaze says 409 of a missing target. What
-                # is deferred is tried again anyway.
+                # All attempts failed, so waiting does not help: Blaze answers 409 for a missing target. Refused
+                # resources are tried again later anyway.
                 self._conflicts = frozenset()
             return explained
         if status == 500:
             self._failed += 1
             return explained and self._failed <= _MOST_FAILED
-        # Without an OperationOutcome it may be another server that answers, until one transaction was taken.
+        # Without an OperationOutcome another server may answer, unless this one has accepted a transaction.
         return status == 413 or (status < 500 and status not in DEFAULT_TRANSIENT and (explained or self.works))
 
 
@@ -226,7 +226,7 @@ def check_results(answer: Answer, keys: Sequence[str]) -> None:
         response = _response.decode(answer.body)
     except UNREADABLE:
         response = _TransactionResponse()
-    # 202 is a promise
+    # a 202 has no results yet
     if answer.status != 200 or not answer.says_json or response.type != "transaction-response":
         raise _unexpected(answer, "something that is not a transaction-response")
     results = [entry.response for entry in response.entry]

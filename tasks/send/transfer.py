@@ -1,8 +1,8 @@
 """``transfer_load``: the input as one zip in a FHIR store, announced by a DocumentReference (docs/services.md).
 
-The receiving process takes the first hit of a search by the project identifier. So the search comes first, the zip
-goes into a Binary, and the DocumentReference is put last, onto the id that is found. All ids are fixed: a repeated send
-replaces.
+The receiving process takes the first hit of a search by the project identifier. So the step searches first, stores the
+zip as a Binary, and last the DocumentReference, under the id of the first hit if there is one. Other ids are derived
+from project and organization, so a repeated send replaces.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tasks.shared.step import StepContext
 PROJECT: Final = "http://medizininformatik-initiative.de/sid/project-identifier"
 ORGANIZATION: Final = "http://dsf.dev/sid/organization-identifier"
 RAW_ABOVE: Final = 64 << 20
-"""Bytes above which a zip travels as it is instead of as Base64 in JSON."""
+"""Bytes above which a zip is sent raw instead of as Base64 in JSON."""
 
 _ZIP: Final = "application/zip"
 _UPLOAD_RATE: Final = 256 << 10  # bytes a second of a line of 2 Mbit/s: a large upload may take longer
@@ -140,12 +140,12 @@ class _Store:
 
     def find(self) -> list[Document]:
         """Return the documents that the receiving process would find, in its order. Raises ``ServiceError``
-        (``transfer-answer``) for anything else: written onto, another one would take another project's data away."""
+        (``transfer-answer``) for any other answer: overwriting the document of another project would hide its data."""
         value = self._project
         for sign in "\\,|$":  # FHIR R4, search: these separate values
             value = value.replace(sign, "\\" + sign)
         url = f"{self._base}/DocumentReference?{urlencode({'identifier': f'{PROJECT}|{value}'})}"
-        # HAPI answers a search of the last minute from its memory otherwise.
+        # Otherwise HAPI may answer with a cached result of the last minute.
         headers = {"Accept": FHIR, "Cache-Control": "no-cache"}
         answer = self._client.send(Call("GET", url, _SEARCH, headers=headers))
         found = _read_documents(answer)
@@ -172,12 +172,12 @@ class _Store:
             elif error.answered == 507:
                 error.reference, error.hint = "transfer-store-full", "free space on the server, then continue the job"
             elif error.reference == "connection-broken":
-                # A server that answers 413 and hangs up while it is still being sent to is not heard.
+                # If the server answers 413 and closes the connection during the upload, the answer is lost.
                 error.hint = f"{error.hint}; if it breaks off every time, see {limits}"
             raise
 
     def put_document(self, identity: str, wanted: Document) -> None:
-        """Store the DocumentReference: the commit."""
+        """Store the DocumentReference, which announces the zip."""
         date = datetime.now(UTC).isoformat(timespec="seconds")
         document = {"resourceType": "DocumentReference", "id": identity, **wanted, "date": date}
         operation = "store DocumentReference"
@@ -211,8 +211,8 @@ def _concerns(document: Document, project: str) -> bool:
 
 
 class _Body:
-    """A zip as the content of a request: as it is, or with an ``identity`` as a Binary in its FHIR form, made while it
-    is sent. The meter counts what has left."""
+    """A zip as the content of a request: raw, or, with an ``identity``, as the JSON of a Binary, encoded while it is
+    sent. The meter counts the bytes sent."""
 
     def __init__(self, path: Path, size: int, context: StepContext, identity: str | None) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""The zip of a transfer: every file of the input directory, as it reads without compression (docs/services.md).
+"""The zip of a transfer: every file of the input directory, zstd files decompressed (docs/services.md).
 
 The same contents give the same bytes: fixed order, times and modes, deflate at zlib's default level, ``manifest.json``
 last, ZIP64 for every member. Its length and hash must be known before the first byte leaves.
@@ -52,7 +52,7 @@ def plain_names(files: Iterable[SentFile]) -> dict[str, Path]:
 
 
 def write_zip(files: Mapping[str, Path], final: Path, *, packed: Callable[[int], None] = lambda _: None) -> None:
-    """Write the zip of ``files`` to ``final``, by rename. ``packed`` is told of every piece of content, in bytes, and
+    """Write the zip of ``files`` to ``final``, by rename. ``packed`` gets the bytes of each piece of content, and
     may raise. Raises ``DataError`` (``zst-truncated``, ``zst-corrupt``) and ``StorageError``."""
     part = part_of(final)
     with storage_errors(final):
@@ -70,7 +70,7 @@ def write_zip(files: Mapping[str, Path], final: Path, *, packed: Callable[[int],
 
 
 def _write(zipped: zipfile.ZipFile, name: str, path: Path, packed: Callable[[int], None]) -> Member:
-    # zipfile seeks back to complete a member's header: some readers know no sizes behind the data.
+    # zipfile seeks back to write the sizes into the header: some readers do not know sizes behind the data.
     digest, lines, size, filled = hashlib.sha256(), 0, 0, False
     with zipped.open(_info(name), "w", force_zip64=True) as inside:
         for piece in pieces(path):
