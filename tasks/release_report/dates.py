@@ -24,9 +24,9 @@ def year_of(text: object) -> str:
 
 
 def is_very_old(birth: str, until: object, today: date) -> bool:
-    """Return whether somebody born at ``birth`` is or may be above 89 ``today``, or was ``until`` the date of death.
+    """Return whether somebody born at ``birth`` may be above 89: ``today``, or at the date of death ``until``.
 
-    What a date leaves out counts so that the age is the highest that is possible.
+    Missing parts of a date are filled in for the highest possible age.
     """
     born = birth[:10] + "0000-01-01"[len(birth) :]
     end = until[:10] + "0000-12-31"[len(until) :] if year_of(until) and isinstance(until, str) else today.isoformat()

@@ -1,6 +1,6 @@
 """The release report as a document: ``release-report.json``, the one source of the page and the artifact.
 
-It holds names, which ``words.py`` words in the report's language, and numbers as they are printed. Its JSON Schema is
+It has names of texts, which ``words.py`` translates, and numbers as they are printed. Its JSON Schema is
 ``docs/schemas/release-report.schema.json``; ``python -m tasks.release_report.document`` writes it.
 """
 
@@ -20,7 +20,7 @@ LEVELS: Final[tuple[Level, ...]] = ("stop", "look", "note")
 Outcome = Literal["waits", "unasked", "sent", "sent-undecided"]
 
 Value = Count | str | int | None
-"""What stands in a cell. A ``str`` is a text that may be shown as it is, or the name of a word (``@name``)."""
+"""Value of a cell. A ``str`` is a text that is shown as it is, or the name of a text (``@name``)."""
 
 
 class ReportPart(BaseModel):
@@ -84,12 +84,12 @@ class Decided(ReportPart):
 
 
 class ReleaseReport(ReportPart):
-    """The whole.
+    """A release report.
 
     ``step`` is the position of the wait or of the step that sends, ``None`` at the end of the job. ``inside``: a
-    further step processes the data before they are sent, so what identifies is no reason to stop. ``outcome`` says
-    whether somebody is asked (``waits``), and whether the data have left, on a decision or without one; ``sent`` when
-    that began. ``files`` and ``settings`` are the digests of what the report depends on; ``checksum`` is the SHA-256
+    further step processes the data before they are sent, so identifying values are no reason to stop. ``outcome``: a
+    person is asked (``waits``) or not (``unasked``), or the data have left, with or without a decision; ``sent`` is
+    when that began. ``files`` and ``settings`` are digests of what the report depends on; ``checksum`` is the SHA-256
     that a person can check.
     """
 

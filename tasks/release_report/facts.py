@@ -1,4 +1,4 @@
-"""What a job tells its release report: where the data go, what was asked for, and what its steps reported."""
+"""The facts of a job for its release report: the destination, the query, and the reports of the steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUMMARY: Final = Path("extraction", "reports", "job-summary.json")
 _COUNTING: Final = {
     "extractor": "imported", "local_import": "imported", "http_import": "imported", "pseudonymizer": "back",
 }  # fmt: skip
-"""Steps that count patients, and the word for what they did with them."""
+"""Step that counts patients → name of the text for its count."""
 
 VIEWS: Final = Path("viewdefinitions")
 
@@ -48,19 +48,19 @@ class Destination:
 
     @property
     def shown(self) -> str:
-        """Return it in a line."""
+        """Return the destination on one line."""
         place = "/".join(part.strip("/") for part in (self.bucket, self.prefix) if part)
         return f"{place} ({self.host})" if place else self.host + self.path
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """A job, as its report needs it.
+    """The facts of a job.
 
-    ``step`` is the position of the wait, or of the step that sends; ``None`` at the end. ``steps`` have details and
-    warnings. ``inside``: a further step of the hospital processes the data before they are sent. ``asks``: a person
-    decides before they are. ``corrected``: the files are a person's corrections. ``left`` are the files as their
-    step left them, ``None`` if that is not known. ``sent`` is when sending began, if the data have left.
+    ``step`` is the position of the wait, or of the step that sends; ``None`` at the end. ``inside``: a further step of
+    the hospital processes the data before they are sent. ``asks``: a person decides before the data are sent.
+    ``corrected``: the files are a person's corrections. ``left`` is the inventory of the step that wrote the files,
+    ``None`` if it is not known. ``sent`` is when sending began, if the data have left.
     """
 
     job: str
@@ -90,7 +90,7 @@ class JobFacts:
 
     @cached_property
     def summary(self) -> ServerSummary | None:
-        """Return what the extraction server counted."""
+        """Return the counts of the extraction server; ``None`` without an extraction."""
         return read_summary(self.directory / SUMMARY) if self.done("extractor") else None
 
     @cached_property
@@ -114,7 +114,7 @@ class JobFacts:
         return found[-1] if found else None
 
     def tally(self, kind: str) -> Mapping[str, int]:
-        """Return lines by path or type of a finding of the pseudonymizer step: the sum of its records."""
+        """Return path or type → lines, of one kind of finding of the pseudonymizer step."""
         found: Counter[str] = Counter()
         for record in self._records("pseudonymizer"):
             found.update(record.tallies.get(kind, {}))
@@ -131,7 +131,7 @@ class JobFacts:
 
     @property
     def consent(self) -> str:
-        """Return the word for what became of consent."""
+        """Return the name of the text about consent."""
         if self.query is None:
             return "no-query"
         if not self.query.asks_for_consent:
@@ -140,7 +140,7 @@ class JobFacts:
 
     @property
     def patients(self) -> list[tuple[str, int]]:
-        """Return the numbers of patients before those that leave, in the order of the steps."""
+        """Return (name of a text, number of patients) of the steps so far, in their order."""
         summary = self.summary or ServerSummary()
         found = [("in-cohort", summary.cohort), ("extracted", summary.final)]
         for name, word in _COUNTING.items():

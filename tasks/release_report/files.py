@@ -28,7 +28,7 @@ def document_of(job: Path) -> Path:
 
 
 def write(job: Path, report: ReleaseReport) -> None:
-    """Write page and document; whoever finds the document finds the page. Raises ``StorageError``."""
+    """Write the page, then the document, which is never there without the page. Raises ``StorageError``."""
     with storage_errors(job / DIRECTORY):
         (job / DIRECTORY).mkdir(mode=0o700, exist_ok=True)
     for path, text in (
@@ -52,7 +52,7 @@ def read(job: Path) -> ReleaseReport | None:
 
 
 def remove(job: Path) -> None:
-    """Remove the report: when a new one fails, nobody shall take the old one for it. Raises ``StorageError``."""
+    """Remove the report, so that nobody takes it for a new one that fails. Raises ``StorageError``."""
     for path in (document_of(job), page_of(job)):
         with storage_errors(path), suppress(FileNotFoundError):
             path.unlink()

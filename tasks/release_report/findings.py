@@ -15,10 +15,10 @@ from tasks.release_report.patients import class_sizes
 from tasks.shared.fhir.persons import Kind
 
 TERMS: Final = ("purpose", "legal_basis", "recipient", "retention")
-"""Keys of ``report`` without which nobody can say whether the data may leave."""
+"""Keys of ``report`` that a person needs to decide whether the data may leave."""
 
 ELEMENTS: Final = ("Patient.birthDate", "Patient.gender", "Patient.address.postalCode")
-"""What makes classes of patients, in the order of ``PatientClass``."""
+"""Elements that divide patients into classes, in the order of ``PatientClass``."""
 
 LEVEL_OF: Final[Mapping[str, tuple[Level, int]]] = {
     "original": ("stop", 6),
@@ -48,7 +48,7 @@ LEVEL_OF: Final[Mapping[str, tuple[Level, int]]] = {
     "kept": ("note", 6),
     "not-validated": ("note", 8),
 }
-"""Level and section of each finding. Those of a level come in this order."""
+"""Code of a finding → level and section. Findings of a level are sorted in this order."""
 
 _CODES: Final = {
     Kind.IDENTIFIER: "identifier", Kind.PLACE: "place", Kind.BIRTH_DATE: "birth-day",
@@ -70,7 +70,7 @@ def findings(facts: JobFacts, measured: Measured) -> tuple[ReportFinding, ...]:
         *_patients(facts, measured),
         *_steps(facts),
     ]
-    if facts.inside:  # what identifies is there to be pseudonymized
+    if facts.inside:  # a later step processes the data before they are sent
         found = [one.model_copy(update={"level": "note"}) if one.section in (6, 7) else one for one in found]
     order = list(LEVEL_OF)
     return tuple(sorted(found, key=lambda one: (LEVELS.index(one.level), order.index(one.code))))
@@ -83,7 +83,7 @@ def finding(code: str, about: str = "", **more: object) -> ReportFinding:
 
 
 def code_of(one: IdentifyingPath, facts: JobFacts) -> str:
-    """Return the code of the finding that a path is; blank if it is none."""
+    """Return the code of the finding about a path; blank if the path is none."""
     if one.kind not in (TEXT, CODE_TEXT, DISPLAY) and is_kept(one.path, one.systems, facts):
         return "kept"
     if one.kind in STOPS:
@@ -102,7 +102,7 @@ def is_kept(path: str, systems: Iterable[str], facts: JobFacts) -> bool:
 
 
 def shown_texts(texts: Mapping[str, Tally], k: int) -> list[str]:
-    """Return the URLs and systems that can be printed: FHIR's own, and those of ``k`` patients and more."""
+    """Return the URLs and systems that can be printed: FHIR's own, and those that ``k`` or more patients have."""
     return [text for text, tally in texts.items() if can_show(text, tally, k)]
 
 
@@ -114,7 +114,7 @@ def can_show(text: str, tally: Tally, k: int) -> bool:
 
 
 def originals(facts: JobFacts) -> dict[tuple[str, str], tuple[int, bool]]:
-    """Return what came back from the pseudonymizer, by path and kind: in how many lines, and whether it is kept."""
+    """Return (path, kind) of values that the pseudonymizer did not change → lines, and whether they are kept."""
     found: dict[tuple[str, str], tuple[int, bool]] = {}
     for key, lines in facts.tally("leaks").items():
         path, kind, *systems = key.split("|", 2)
@@ -125,7 +125,7 @@ def originals(facts: JobFacts) -> dict[tuple[str, str], tuple[int, bool]]:
 
 
 def few_alike(facts: JobFacts, measured: Measured, years: int = 1) -> tuple[int, int, int]:
-    """Return how many patients are alone in their class, in one of fewer than k, and in one of k and more."""
+    """Return how many patients are alone in their class, in another class of fewer than k, and in a larger one."""
     by = [element in facts.config.report.quasi_identifiers for element in ELEMENTS]
     sizes = class_sizes(measured.classes, by, years=years)
     few = sum(patients for size, patients in sizes.items() if size < facts.config.report.k)
@@ -211,7 +211,7 @@ def _changed(facts: JobFacts, measured: Measured) -> list[str]:
 
 
 def _counts(facts: JobFacts, measured: Measured) -> Iterator[ReportFinding]:
-    """Yield findings where the numbers of the steps and those of the files differ; corrections may differ."""
+    """Yield findings if the numbers of the steps and of the files differ. Corrected files may differ."""
     if facts.corrected:
         return
     folder = {file.name.partition("/")[0] for file in measured.files}

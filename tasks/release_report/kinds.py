@@ -1,7 +1,7 @@
-"""What stands at a path: the kind of an element by the names on its way (docs/review.md).
+"""The kind of the values at a path, by the names of its elements (docs/review.md).
 
-The elements of persons are those of the leak check (``fhir/persons.py``). In other resources a kind follows from the
-name of the element, as FHIR uses the names alike everywhere; what no list knows is free text where it has a space.
+The elements of persons are those of the leak check (``fhir/persons.py``). In other resources the name of the element
+gives the kind, because FHIR uses names alike everywhere. A value of an unknown element is free text if it has a space.
 Organizations, locations, medications and devices identify nobody.
 """
 
@@ -20,10 +20,10 @@ DISPLAY: Final = "display"
 TEXT: Final = "free text"
 CODE_TEXT: Final = "text of a code"
 MAYBE_TEXT: Final = "free text?"
-"""Of an element that no list knows: text if there is a space in it."""
+"""Kind of an unknown element: its value is free text if it has a space."""
 
 STOPS: Final = frozenset({Kind.NAME, Kind.ADDRESS, Kind.TELECOM, Kind.PHOTO, Kind.NARRATIVE, ATTACHMENT})
-"""Kinds that must not leave, wherever they are left."""
+"""Kinds of values that must not leave, at any path."""
 
 _IMPERSONAL_NAMES: Final = """
 ActivityDefinition CapabilityStatement ChargeItemDefinition CodeSystem CompartmentDefinition ConceptMap Device
@@ -34,20 +34,20 @@ ResearchStudy SearchParameter SpecimenDefinition StructureDefinition StructureMa
 ValueSet
 """
 IMPERSONAL: Final = frozenset(_IMPERSONAL_NAMES.split())
-"""Types that are about nobody: what people published, places, things, and where data come from."""
+"""Resource types that are about no person."""
 
 _CODINGS: Final = frozenset({"coding", "valueCoding", "security", "tag", "class", "event", "subtype", "modality"})
 _ORGANIZATION_NAMES: Final = """
 assigner serviceProvider managingOrganization organization custodian location manufacturer insurer facility
 """
 _ORGANIZATIONS: Final = frozenset(_ORGANIZATION_NAMES.split())
-"""Elements whose references are to organizations and places: their identifiers are no person's."""
+"""Elements that refer to organizations and places: their identifiers are no person's."""
 _PLACES_NAMES: Final = """
 payor onBehalfOf origin destination medicationReference device focalDevice specimen encounter context episodeOfCare
 condition basedOn partOf hasMember derivedFrom reasonReference result diagnosis item insurance coverage focus
 """
 _PLACES: Final = _ORGANIZATIONS | frozenset(_PLACES_NAMES.split())
-"""Elements whose references are to no person, where the reference does not name a type."""
+"""Elements that refer to no person. They count only if the reference does not name a type."""
 _PEOPLE: Final = frozenset({"Patient", "Practitioner", "PractitionerRole", "RelatedPerson", "Person", "CareTeam"})
 _NO_ATTACHMENT: Final = frozenset({"valueSampledData", "signature", "valueSignature", "sourceSignature"})
 _NOTES: Final = frozenset({"note", "valueAnnotation", "dosage", "dosageInstruction"})
@@ -65,16 +65,16 @@ denominator display end expression gender implicitRules intent issued lang langu
 modelNumber path priority profile publisher recorded reference resourceType source start uid unit version versionId
 """
 _NO_TEXT: Final = NO_VALUES | frozenset(_NO_TEXT_NAMES.split())
-"""Elements of type ``string``, ``code`` or ``dateTime`` that hold no text of a person's."""
+"""Elements of type ``string``, ``code`` or ``dateTime`` that hold no free text."""
 _TYPED: Final = re.compile(r"value|effective|onset|abatement|performed|occurrence|deceased|multipleBirth|timing|due")
 _NAMES: Final = re.compile(r"maiden|surname|family-?name|given-?name|own-(name|prefix)|nick-?name|alias", re.IGNORECASE)
 _STREET: Final = re.compile(r"street|house-?number|ADXP|geolocation|address", re.IGNORECASE)
 
 
 def kind_of(resource: str, names: Sequence[str], url: str = "") -> str:
-    """Return the kind of what stands at a leaf; blank if it identifies nobody.
+    """Return the kind of the value at a leaf; blank if it identifies nobody.
 
-    ``names`` are those of the elements from the resource inwards, ``url`` that of the innermost extension around it.
+    ``names`` are the elements from the resource to the leaf, ``url`` is that of the innermost extension around it.
     """
     if not names or (resource in IMPERSONAL and names[-1] != "data"):
         return ""
@@ -84,7 +84,7 @@ def kind_of(resource: str, names: Sequence[str], url: str = "") -> str:
 
 
 def _personal(names: Sequence[str], url: str) -> str:
-    """Return the kind of a leaf of a person by its element; blank if that is none of those that identify."""
+    """Return the kind of a leaf of a person by its identifying element; blank without one."""
     for at, name in enumerate(names):
         kind = ELEMENTS.get(name)
         if kind is None or (kind is Kind.NARRATIVE and (at or names[-1] != "div")):
@@ -99,7 +99,7 @@ def _within(kind: Kind, names: Sequence[str], url: str) -> str:
     if kind is Kind.PHOTO:
         return kind if last in _PHOTO else ""
     if kind is Kind.ADDRESS and last in ("code", "display") and "extension" in names:
-        return Kind.PLACE  # the key of a town, beside its name
+        return Kind.PLACE  # the code of a town
     if kind is Kind.ADDRESS and last in ("country", "state"):
         return ""
     if kind is Kind.ADDRESS and (last in SHARED_PLACES or any(name in SHARED_PLACES for name in names)):
@@ -195,7 +195,7 @@ _COLUMNS: Final = {
 
 
 def kind_of_column(name: str) -> str:
-    """Return the kind of a column of a table by its name, where no view says what is in it."""
+    """Return the kind of a column of a table by its name, for a column without a view."""
     name = name.lower()
     if name.endswith(("_system", "_use", "_type", "_code", "_display", "_start", "_end")) and "postal" not in name:
         return ""

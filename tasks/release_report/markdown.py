@@ -1,6 +1,6 @@
 """The release report as Markdown, for an artifact of the Prefect UI, and in a few lines, for a terminal and the form.
 
-All of the data and of a person is escaped, or code.
+Texts from the data or from a person are escaped, or shown as code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tasks.release_report.words import Words
 from tasks.shared.markdown import code, literal, visible
 
 MOST_ROWS: Final = 50
-"""Of a table in the artifact."""
+"""Most rows of a table in the artifact."""
 
 _MOST_FINDINGS: Final = 100
 _LETTERS: Final = 300

@@ -1,4 +1,4 @@
-"""What the pass over the leaving files found. Exact numbers, and no value of the data but names that may be shown."""
+"""The results of the pass over the files that leave: exact numbers by path, type, URL, system and patient class."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ScannedFile:
 
 
 class IdentifyingPath(NamedTuple):
-    """A path (or a column of a table) with something of a kind; ``urls`` of the extensions it stands in, and
-    ``systems`` of identifiers, blank for one without a system."""
+    """A path, or a column of a table, with values of a kind. ``urls`` are those of the extensions around the values,
+    ``systems`` those of identifiers (blank: no system)."""
 
     path: str
     kind: str
@@ -37,7 +37,7 @@ class IdentifyingPath(NamedTuple):
 
 
 class TypeCount(NamedTuple):
-    """Resources of a type, and whose they are."""
+    """Number of resources of a type, and of their patients."""
 
     resources: int
     found: Tally
@@ -45,13 +45,13 @@ class TypeCount(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """The whole. ``patients`` are distinct. ``births`` is by precision, ``ids`` by form."""
+    """All results. ``patients`` counts each patient once. ``births`` is by precision, ``ids`` by form."""
 
     files: tuple[ScannedFile, ...] = ()
     tables: bool = False
     patients: int = 0
     patient_resources: int = 0
-    """Resources of type Patient, those in documents as well: what the steps count."""
+    """Resources of type Patient, including those in documents, as the steps count them."""
 
     types: Mapping[str, TypeCount] = field(default_factory=dict)
     paths: tuple[IdentifyingPath, ...] = ()

@@ -11,10 +11,10 @@ ROUNDED_TO: Final = 5
 
 
 class Count(BaseModel):
-    """A number of patients, or of lines with what the pseudonymizer step found, as it is printed.
+    """A number of patients, or of lines with a finding of the pseudonymizer step, as it is printed.
 
-    ``number`` is k, or the rounded one of ``about``. ``lines`` are exact: of "k or more patients (1,204 lines)", and of
-    what belongs to no patient.
+    ``number`` is k or, for ``about``, the rounded number. ``lines`` is exact, for ``least`` ("k or more patients (1,204
+    lines)") and ``nobody`` (values that belong to no patient).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -27,7 +27,7 @@ class Count(BaseModel):
 
 @dataclass(frozen=True)
 class Tally:
-    """Where something was found: patients (at most k where that is not ``exact``), all lines, and lines of nobody."""
+    """Counts of one kind of value: patients (up to k if not ``exact``), all lines, and lines without a patient."""
 
     patients: int = 0
     exact: bool = True

@@ -22,10 +22,10 @@ from tasks.release_report.words import Words
 from tasks.shared.markdown import visible
 
 LARGEST: Final = 150_000
-"""Bytes of the page, of any document."""
+"""Most bytes of the page."""
 
 ALIKE: Final = 3
-"""Of more findings of a kind than these one line stands for all, with these on it and the others folded."""
+"""More findings of a kind than this share one line: it shows this many, and the others are folded."""
 
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -40,7 +40,7 @@ class PageLimits:
 
 
 _LIMITS: Final = (PageLimits(200, 100, 400), PageLimits(40, 50, 150), PageLimits(5, 10, 60))
-"""From generous to what fits, whatever the document holds."""
+"""Tried in order until the page fits; it always fits with the last."""
 
 
 def html(report: ReleaseReport) -> str:

@@ -1,6 +1,6 @@
-"""The paths of resources as a tree that grows with the first resources; what is of interest is counted at its leaves.
+"""Count values by their path in a resource. The paths are a tree that grows with the first resources.
 
-A walk costs a dictionary look-up for each element.
+So the walk over a resource costs one dictionary look-up for each element.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tasks.shared.fhir.persons import Kind
 from tasks.shared.fhir.resource import TYPE
 
 OTHERS: Final = "…"
-"""Stands for a name that cannot be shown, or that is one of too many."""
+"""Stands for a name that cannot be shown, or is one of too many."""
 
 MOST_NAMES: Final = 200
-"""Elements, URLs and identifier systems that are told apart at one place. A rule that encrypts them leaves another one
-in each resource; a converter that writes ids as names does so, too."""
+"""Most elements, URLs and identifier systems that are distinguished at one place. Rules that encrypt them, and
+converters that write ids as names, make a new one in each resource."""
 
 _NAME: Final = re.compile(r"_?[A-Za-z][A-Za-z0-9]{0,63}")
 _TEXTS: Final = frozenset({TEXT, CODE_TEXT, MAYBE_TEXT})
@@ -36,9 +36,9 @@ _REGION: Final = re.compile(r"\s*\w{0,2}(?:[*xX#_.\s-]*|0{3,}\s*)")
 
 
 class Position:
-    """Where the pass is: line, patient (hashed; ``None`` for nobody), and the run, which changes with each of them.
+    """The position of the pass: line, patient (a hash; ``None``: no patient), and number of the run.
 
-    ``exact``, after the pass: each patient had one run.
+    A run is consecutive data of one patient or of none. ``exact`` is set after the pass if each patient had one run.
     """
 
     __slots__ = ("exact", "k", "line", "patient", "run", "runs")
@@ -57,7 +57,7 @@ class Position:
 
 
 class Sightings:
-    """Lines and runs of patients with something, and the first ``k`` of these patients."""
+    """Lines and runs of patients with one kind of value, and the first ``k`` of these patients."""
 
     __slots__ = ("few", "line", "lines", "nobody", "run", "runs")
 
@@ -92,7 +92,7 @@ def tallies(seen: Mapping[str, Sightings], at: Position) -> dict[str, Tally]:
 
 
 class Found:
-    """What was found at a path of a kind."""
+    """The sightings of one kind of value at a path."""
 
     __slots__ = ("kind", "path", "seen", "systems", "urls")
 
@@ -104,16 +104,16 @@ class Found:
         self.urls: dict[str, Sightings] = {}
 
     def result(self, at: Position) -> IdentifyingPath:
-        """Return it without the patients, after the pass."""
+        """Return the counts without the patients, after the pass."""
         kind = TEXT if self.kind == MAYBE_TEXT else self.kind
         return IdentifyingPath(self.path, kind, self.seen.tally(at), tallies(self.urls, at), tallies(self.systems, at))
 
 
 class Node:
-    """An element: its path and names from the innermost resource on, and what is below it by name.
+    """An element: its path, its names from the innermost resource on, and the elements below it by name.
 
-    ``split`` names the member by which the objects here are told apart. ``kind`` is blank where a leaf is of no
-    interest.
+    ``split`` is the member that distinguishes the objects here, such as ``url``. ``kind`` is that of a leaf. Both can
+    be blank.
     """
 
     __slots__ = ("below", "found", "kind", "names", "path", "resource", "seen", "split", "url")
@@ -141,15 +141,15 @@ class Paths:
         self._roots: dict[str, Node] = {}
 
     def found(self, path: str, kind: str) -> Found:
-        """Return what is found at a path of a kind."""
+        """Return the sightings of a kind at a path."""
         return self._found.setdefault((path, kind), Found(path, kind))
 
     def result(self) -> Iterator[IdentifyingPath]:
-        """Yield what was found, after the pass."""
+        """Yield the counts of each path and kind, after the pass."""
         return (one.result(self.at) for one in self._found.values() if one.seen.lines)
 
     def read(self, resource: Mapping[str, Any], name: str) -> None:
-        """Count a resource of a type, and what is of interest in it."""
+        """Count a resource of type ``name``, and the values in it."""
         self.types.setdefault(name, Sightings()).see(self.at)
         self._walk(resource, self._roots.setdefault(name, Node(name, name)))
 
@@ -246,5 +246,5 @@ def _kept(node: Node, key: str, child: Node) -> Node:
 
 
 def _of_text(texts: dict[str, Sightings], text: str) -> Sightings:
-    """Return the sightings of a text, or of all for which there is no room."""
+    """Return the sightings of a text, or those of ``OTHERS`` if there are too many texts."""
     return texts.setdefault(text if text in texts or len(texts) < MOST_NAMES else OTHERS, Sightings())

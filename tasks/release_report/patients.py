@@ -1,6 +1,6 @@
-"""Whose a resource is, and how patients can be told apart: classes of birth year, sex and region.
+"""Find the patient of a resource, and count patients in classes of birth year, sex and region.
 
-A set of hashed ids is the only thing in a pass that grows with the data.
+In a pass only the hashes of the patients' ids grow with the data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Patients:
         return len(self._known)
 
     def know(self, own: str) -> int:
-        """Return the hash of a patient's id, who counts from now on."""
+        """Count a patient; return the hash of the id."""
         found = hash(own)
         self._known.setdefault(found, False)
         return found
@@ -54,7 +54,7 @@ class Patients:
 
 
 def subject_of(resource: Mapping[str, Any]) -> str | None:
-    """Return the reference to the patient whose a resource is; ``None`` without one."""
+    """Return the reference of a resource to its patient; ``None`` without one."""
     for name in _SUBJECTS:
         value = resource.get(name)
         reference = value.get("reference") if isinstance(value, dict) else None
@@ -77,12 +77,12 @@ def patient_of(reference: str, full_urls: Mapping[str, str]) -> str | None:
 
 
 def is_lost(reference: str) -> bool:
-    """Return whether a reference to a patient is none any more: it names no type, and is no URN."""
+    """Return whether a reference to a patient has lost its type, so that it leads nowhere."""
     return not reference.startswith(("#", "urn:")) and _TYPED.match(reference) is None
 
 
 def class_sizes(classes: Mapping[PatientClass, int], by: Iterable[bool], *, years: int = 1) -> Counter[int]:
-    """Return how many patients are in classes of each size. ``by`` says which of birth year, sex and region count;
+    """Return size of a class → number of patients in such classes. ``by`` has a flag for birth year, sex and region;
     birth years are in bands of ``years``."""
     counts = tuple(by)
     merged: Counter[tuple[str, ...]] = Counter()

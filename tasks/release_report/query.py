@@ -1,6 +1,6 @@
-"""The query of a job, what the extraction server reports of it, and the rules of the pseudonymization.
+"""Read the query of a job, the summary of the extraction server, and the pseudonymization rules.
 
-Texts come from the query, not from the data, so they may be shown in full. What cannot be read counts as not there.
+Texts of the query are no data, so they may be shown in full. A file that cannot be read counts as missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import parse_document, read_content, type_of
 
 CONSENT: Final = "CONSENT"
-"""What the extraction server calls the stage in which patients without consent are left out."""
+"""Name of the stage in which the extraction server leaves out patients without consent."""
 
 _COMPARATORS: Final = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤", "eq": "="}
 _MOST_CODES: Final = 8
@@ -24,7 +24,7 @@ _MOST_CODES: Final = 8
 
 @dataclass(frozen=True)
 class QueryGroup:
-    """An attribute group in a line: name, type, attributes, and filters in words."""
+    """An attribute group: name, type, attributes, and filters in words."""
 
     name: str
     type: str
@@ -34,7 +34,7 @@ class QueryGroup:
 
 @dataclass(frozen=True)
 class Query:
-    """The effective query. Criteria are lines: what is included (an AND of ORs), and what is excluded."""
+    """The effective query. ``included`` (an AND of ORs) and ``excluded`` have one line per criterion."""
 
     title: str
     sha256: str
@@ -46,7 +46,7 @@ class Query:
 
 @dataclass(frozen=True)
 class ServerSummary:
-    """What the extraction server counted: the cohort, who was left over, and what was left out, by reason."""
+    """Counts of the extraction server: patients of the cohort, those in the result, and those left out by reason."""
 
     cohort: int | None = None
     final: int | None = None

@@ -1,6 +1,6 @@
-"""The release report of a job: measure what leaves, put the document together, write it (docs/review.md).
+"""Make the release report of a job: measure the data that leave, build the document, write it (docs/review.md).
 
-``make_report`` is what the gate calls; ``decide`` adds a decision to a report that still holds.
+The gate calls ``make_report``. ``decide`` adds a decision to an existing report.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def make_report(
 ) -> Summary:
     """Write the release report on the files of a manifest; ``read`` gets the bytes as they are read.
 
-    If the report that is there has the same digests of files and settings, only decisions and outcome are added to it.
+    If the existing report has the same digests of files and settings, only step, decisions and outcome are updated.
 
     Raises:
         StorageError: a file cannot be read or written.
@@ -77,7 +77,7 @@ def make_report(
 
 
 def _again(job: JobFacts, before: ReleaseReport) -> Summary:
-    """Return the report that is there, with the step, decisions and outcome of now."""
+    """Update step, decisions and outcome of an existing report; return its summary."""
     now = {"step": job.step, "decisions": tuple(job.decisions), "outcome": outcome_of(job), "sent": job.sent}
     report = before.model_copy(update=now)
     if report != before:
@@ -86,7 +86,7 @@ def _again(job: JobFacts, before: ReleaseReport) -> Summary:
 
 
 def document(job: JobFacts, measured: Measured) -> ReleaseReport:
-    """Return the report of what was measured. The same facts give the same one."""
+    """Return the report of a job. The same facts and measurements give the same report."""
     settings, to = job.config.report, job.destination
     found, checksum = findings(job, measured), checksum_of(measured.files)
     return ReleaseReport(
@@ -142,7 +142,7 @@ def lines_of(job: Path) -> list[str]:
 
 
 def summary_of(job: Path, report: ReleaseReport) -> Summary:
-    """Return a report in short. ``job`` is the job's directory."""
+    """Return the summary of a report. ``job`` is the job directory."""
     page = files.page_of(job)
     return Summary(
         stops=report.number_of("stop"),
@@ -156,7 +156,7 @@ def summary_of(job: Path, report: ReleaseReport) -> Summary:
 
 
 def outcome_of(job: JobFacts) -> Outcome:
-    """Return whether somebody is asked, or the data were sent, and whether on a decision."""
+    """Return whether the data were sent, with or without a decision; else whether a person is asked."""
     if job.sent:
         return "sent" if job.asks else "sent-undecided"
     return "unasked" if job.step is None or (job.destination and not job.asks) else "waits"

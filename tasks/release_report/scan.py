@@ -1,8 +1,7 @@
-"""One pass over the files that leave (docs/review.md): what is in them, whose, and what identifies.
+"""One pass over the files that leave (docs/review.md): count resources, patients and identifying values.
 
-Each resource is decoded for itself, so that a line of many costs no more memory than its largest. Values of the data
-live in local variables of the pass; what leaves it are paths, counts, and URLs that ``sections`` shows from k patients
-on.
+Resources are decoded one by one, so a line of many needs no more memory than its largest. Values of the data stay in
+local variables. The results are counts by path, class and URL; ``sections`` shows a URL if k patients have it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Resource = tuple[bytes | Raw, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class ScanSettings:
-    """What a pass needs beside the files. ``views`` is the directory with the ViewDefinitions of tables."""
+    """Settings of a pass. ``views`` is the directory with the ViewDefinitions of tables."""
 
     k: int = 5
     region_prefix: int = 2
@@ -54,7 +53,7 @@ class ScanSettings:
 def scan(
     files: Iterable[Path], base: Path, settings: ScanSettings, *, stop: Stop, read: Callable[[int], None]
 ) -> Measured:
-    """Return what is in the files, which are named relative to ``base``. ``read`` gets the bytes read from the disk.
+    """Return the results for the files, named relative to ``base``. ``read`` gets the number of bytes of each read.
 
     Raises:
         StorageError: a file cannot be read.
@@ -121,7 +120,7 @@ class _Pass:
             found.unread += 1
 
     def _of_line(self, resources: Sequence[Resource], heads: Sequence[tuple[str, str | None]]) -> None:
-        """Read the resources of a line: all are of its patient if there is one, else each is of its own subject."""
+        """Read the resources of a line. If it has one patient, all belong to this one, else each to its own subject."""
         own = {
             full_url or f"Patient/{name}": name
             for (kind, name), (_, full_url) in zip(heads, resources, strict=True)
@@ -143,7 +142,7 @@ class _Pass:
                 self._patient(resource, self._at.patient)
 
     def _patient(self, resource: Mapping[str, Any], patient: int) -> None:
-        """Count what is known of a patient beside the paths."""
+        """Count a patient by class, form of the id, precision of the birth date, and age."""
         self._patients.classify(patient, resource)
         self._ids.setdefault(_form_of(str(resource.get("id"))), Sightings()).see(self._at)
         birth = resource.get("birthDate")
@@ -153,7 +152,7 @@ class _Pass:
                 self._old.see(self._at)
 
     def result(self, files: tuple[ScannedFile, ...]) -> Measured:
-        """Return what was found in all files."""
+        """Return the results for all files."""
         at = self._at
         at.exact = at.runs == len(self._patients)
         types = tallies(self._paths.types, at)
@@ -174,7 +173,7 @@ class _Pass:
 
 
 def _opened(line: bytes) -> tuple[list[Resource], str]:
-    """Return the resources of a line, and the type as which the line counts, if it counts as one resource.
+    """Return the resources of a line; and ``Bundle`` if the line counts as one resource, else a blank.
 
     Raises ``DataError``.
     """

@@ -1,7 +1,7 @@
-"""Tables that flattening made: what a column holds follows from its path in the ViewDefinition (docs/review.md).
+"""Scan tables of flattening. The path of a column in the ViewDefinition gives its kind (docs/review.md).
 
-A column that no view has, as in a corrected table, is judged by its name. A row is the patient's whom its column
-``patient`` names; in a table of patients, that of its ``id``.
+A column without a view, as in a corrected table, is judged by its name. A row belongs to the patient in its column
+``patient``; in a table of patients, in ``id``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.shared.errors import DataError
 from tasks.shared.files.ndjson import pieces
 
 LONGEST_CELL: Final = 64 << 20
-"""Characters; a longer cell makes the file one that cannot be read."""
+"""Most characters of a cell. With a longer one, the file counts as unreadable."""
 
 _CALL: Final = re.compile(r"\([^()]*\)")
 _FUNCTIONS: Final = frozenset({"where", "first", "last", "single", "resolve", "exists", "$this", "join", "extension"})
@@ -35,7 +35,7 @@ def is_table(path: Path) -> bool:
 
 
 class TableScan:
-    """The columns of all tables, which are paths."""
+    """Scans tables; each column is a path. ``any``: there was a table."""
 
     def __init__(self, views: Path | None, paths: Paths, patients: Patients) -> None:
         self.any = False
@@ -80,13 +80,13 @@ class TableScan:
         resource = str(view.get("resource", ""))
         paths = dict(_paths(view.get("select"), ()))
         known = {title: kind_of(resource, names) for title, names in paths.items()}
-        # A view says what a display belongs to by its path alone; names of coded values are no person's.
+        # The path of a display does not show whether it is a person's name; most are names of codes.
         kinds = {title: "" if kind == DISPLAY else kind for title, kind in known.items()}
         return resource, [(title, kinds.get(title, kind_of_column(title))) for title in header]
 
 
 def _texts(path: Path, stored: Callable[[bytes], object]) -> Iterator[str]:
-    """Yield the text of a table, line by line as the reader of CSV wants it."""
+    """Yield the lines of a table, for the CSV reader."""
     decoder, rest = codecs.getincrementaldecoder("utf-8-sig")(), ""
     for piece in pieces(path, stored=stored):
         *ended, rest = (rest + decoder.decode(piece)).split("\n")
@@ -109,7 +109,7 @@ def _view(directory: Path | None, name: str) -> Mapping[str, Any]:
 
 
 def _paths(select: Any, around: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield name and path of each column of select clauses; ``around`` is where they iterate."""
+    """Yield name and path of each column of select clauses; ``around`` is the path of the outer ``forEach``."""
     for clause in select if isinstance(select, list) else ():
         inside = (*around, *_names(clause.get("forEach") or clause.get("forEachOrNull") or ""))
         for column in clause.get("column", ()):

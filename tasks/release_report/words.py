@@ -1,6 +1,6 @@
 """The words of the page, the artifact and the form, in the report's language: ``words/<language>.json``.
 
-The document holds names; what a person reads for them stands there. A name that nobody worded is shown as it is.
+The document has names of texts, and these files have the texts. A name without a text is shown as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class SentencePiece:
-    """A part of a sentence; ``data``: it is no word of ours, but a path, a host, the name of a file."""
+    """A part of a sentence; ``data``: it is a path, a host or the name of a file."""
 
     text: str
     data: bool = False
@@ -44,7 +44,7 @@ class Words:
         return cls(report.language, report.k)
 
     def __call__(self, name: str, **values: object) -> str:
-        """Return a word, "one|many" by ``n``, with ``values`` in the places of these names."""
+        """Return the text of a name with ``values`` filled in. Of "one|many", ``n`` selects one."""
         found = self._all.get(name, name)
         if "n" in values and "|" in found:
             one, _, many = found.partition("|")
@@ -114,7 +114,7 @@ class Words:
         return _PLACE.sub(self.number(n), self._of_finding(code)[2])
 
     def affected(self, finding: ReportFinding) -> str:
-        """Return whom a finding affects; blank if it says nothing of it."""
+        """Return how many patients or lines a finding affects; blank if this is unknown."""
         return self.count(finding.affects) if finding.affects is not None else ""
 
     def _of_finding(self, code: str) -> Sequence[str]:
