@@ -52,7 +52,9 @@ def job_lock(directory: Path, *, patience: float = PATIENCE) -> Iterator[None]:
             _take(handle, path, patience)
             handle.truncate(0)
             handle.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%F %T}Z".encode())
-        _wait_for_parts(path.with_name(PARTS))
+        if (parts := path.with_name(PARTS)).exists():
+            with telling("waiting for workers of an earlier run"), _opened(parts, fcntl.LOCK_EX):
+                pass
         held_here.add(path)
         try:
             yield
@@ -104,13 +106,6 @@ def _opened(path: Path, kind: int = 0) -> Iterator[IO[bytes]]:
         if kind:
             fcntl.flock(handle, kind)
         yield handle
-
-
-def _wait_for_parts(parts: Path) -> None:
-    """Wait until the workers of an earlier run have ended."""
-    if parts.exists():
-        with telling("waiting for workers of an earlier run"), _opened(parts, fcntl.LOCK_EX):
-            pass
 
 
 @contextmanager
