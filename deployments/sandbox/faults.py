@@ -30,14 +30,14 @@ class FaultRule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     status: Annotated[int, msgspec.Meta(ge=200, le=599)] = 503
     headers: dict[str, str] = {}
     body: Any = None
-    """Text as it is, another value as JSON; without one, an OperationOutcome."""
+    """Body of the answer: a text is sent unchanged, another value as JSON. Default: an OperationOutcome."""
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     met: int = 0
-    """Requests so far that the rule selects."""
+    """Number of requests that the rule has selected so far."""
 
 
 def choose(rules: Sequence[FaultRule], method: str, path: str, body: bytes) -> FaultRule | None:
-    """Return the first rule that applies to this request, or None; each that it meets counts it."""
+    """Return the first rule that applies to this request, or None. Rules that select it count it until then."""
     for rule in rules:
         if rule.method not in ("*", method) or not fnmatch.fnmatchcase(path, rule.path):
             continue

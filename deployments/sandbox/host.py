@@ -31,7 +31,7 @@ from deployments.sandbox.validation import validation_service
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``--set`` can change: the manners of the FHIR server, the rest of the extraction server."""
+    """The settings of ``--set``: ``manners`` of the FHIR server, the others of the extraction server."""
 
     manners: Manners = "hapi"
     batchsize: Annotated[int, msgspec.Meta(ge=1)] = 500
@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """Options of the sandbox, as they are given on the command line; ``with_parent``: end when standard input ends."""
+    """Options of the sandbox from the command line; ``with_parent``: end when standard input ends."""
 
     data: str | None
     state: str | None

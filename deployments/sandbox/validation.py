@@ -56,7 +56,7 @@ def _finding(kind: str, expression: str, diagnostics: str) -> Json:
 
 
 def findings(resource: Json, place: str | None = None) -> Iterator[Json]:
-    """Yield what is wrong with a resource and the resources in it. ``place`` is its FHIRPath."""
+    """Yield the errors of a resource and of the resources in it. ``place`` is its FHIRPath."""
     kind = resource.get("resourceType")
     if kind not in resource_types():
         yield _finding("resource", place or "Resource", "resourceType is not that of an R4 resource")
@@ -96,7 +96,7 @@ def _issues(error: ValidationError, place: str) -> Iterator[Json]:
         case "anyOf" if "required" in wanted[0]:
             names = [each["required"][0] for each in wanted if each["required"][0][0] != "_"]
             yield _finding("required", f"{where}.{names[0]}", f"{' or '.join(names)} is missing")
-        case "anyOf":  # null, or a value: what is wrong with the value
+        case "anyOf":  # null, or a value, whose errors are yielded
             for inner in error.context or ():
                 if inner.schema_path[0] == 1:
                     yield from _issues(inner, place)
@@ -109,7 +109,7 @@ def _path(steps: Sequence[str | int]) -> str:
 
 
 def _inner(node: Any, path: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield the resources in a resource, with their paths, but not those in these."""
+    """Yield the resources directly inside a resource, with their paths."""
     below = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in below:
         where = path + _path([key])

@@ -20,7 +20,7 @@ from deployments.sandbox.r4 import ID, local_key
 
 _DATA: Final = re.compile(r"[^.].*\.ndjson", re.IGNORECASE)
 _NAMED: Final = 20
-"""Bad lines that a message lists."""
+"""Most bad lines that a message lists."""
 
 
 class _Entry(msgspec.Struct):
@@ -84,7 +84,7 @@ class DataSet:
 def load(directory: Path) -> DataSet:
     """Read a directory. Raises ``SandboxStartError`` with file and line of everything that is not a resource.
 
-    A cohort counted over a part of the data would be wrong, so there is no data set without them.
+    Bad lines are not skipped, because a cohort in a part of the data would be wrong.
     """
     bad: list[str] = []
     try:

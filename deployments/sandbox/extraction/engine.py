@@ -34,7 +34,7 @@ from deployments.sandbox.extraction.jobs import (
 from deployments.sandbox.service import FhirProblem, log_place
 
 _IDLE = 0.2
-"""Seconds between two looks for a unit whose retry is due."""
+"""Seconds between two checks for a unit whose retry is due."""
 
 
 class Aborted(Exception):  # noqa: N818 - somebody asked for it
@@ -63,7 +63,7 @@ class UnitDone:
 
 
 RunUnit = Callable[[Job, Unit, UnitControl], UnitDone]
-"""Does the work of a unit. Raises ``OSError`` for what may work later."""
+"""Does the work of a unit. Raises ``OSError`` if a retry may succeed."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ExtractionOptions:
 
 
 class JobEngine:
-    """Runs jobs. ``_changed`` guards all that follows it and tells of every change."""
+    """Runs jobs. ``_changed`` guards the attributes set after it, and is notified of every change."""
 
     def __init__(self, store: JobStore, run: RunUnit, options: ExtractionOptions) -> None:
         self._store = store
@@ -269,7 +269,7 @@ class JobEngine:
         return None
 
     def _next_unit(self, job: Job) -> Unit | None:
-        """Return a unit of this job that can start now, after moves that need no work."""
+        """Return a unit of this job that can start now, after changes of state that need no work."""
         while True:
             match job.status:
                 case JobStatus.TEMP_FAILED if self._retry_at.get(job.id, 0.0) <= time.monotonic():

@@ -1,4 +1,4 @@
-"""What is counted and reported of an extraction: the diagnostics summary and the two CSV reports."""
+"""The reports of an extraction: the diagnostics summary and two CSV files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Stage(StrEnum):
 
 
 class UnitRecord(msgspec.Struct):
-    """What is kept of a batch or of the core pass beside its file. Groups are named by their labels."""
+    """Record of a batch or of the core pass, stored beside its file. It names groups by their labels."""
 
     unit: str
     nobody_consents: bool = False
@@ -97,7 +97,7 @@ def _durations(stage: Stage, batches: Sequence[UnitRecord]) -> dict[str, int]:
 
 
 def report(columns: Sequence[str], records: Sequence[UnitRecord]) -> bytes:
-    """Return a CSV report, every field quoted; ``columns`` tells which of the two."""
+    """Return a CSV report, every field quoted; ``columns`` selects one of the two."""
     about_patients = columns is PATIENT_COLUMNS
     rows: Iterable[Sequence[str]] = (
         (record.unit, *row) for record in records for row in (record.patients if about_patients else record.resources)

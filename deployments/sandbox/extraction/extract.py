@@ -151,7 +151,7 @@ class Extraction:
 
     @cached_property
     def _core_keys(self) -> set[str]:
-        """``Type/id`` of what groups put into the core file directly, whatever patients refer to."""
+        """Return ``Type/id`` of the resources in the core file that groups select directly."""
         return {key for key, _ in self._core_selection(UnitRecord(CORE)).alive}
 
     def _line(

@@ -1,4 +1,4 @@
-"""A job and its units of work as they are kept: one JSON file a job, replaced by rename."""
+"""Jobs and their units of work, stored as one JSON file per job, which is replaced by rename."""
 
 from __future__ import annotations
 

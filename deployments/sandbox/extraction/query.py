@@ -1,7 +1,7 @@
 """A query as it is sent: a cohort query (CCDL) and the attribute groups of a CRTDL.
 
-It is checked by reading it, and what the sandbox cannot do is refused, with its place. A key that is unknown could
-narrow the query. Without profiles, the sandbox identifies an element by its path only: it supports type slices of
+Reading a query checks it. Unsupported parts are refused with their place, and so are unknown keys, which could narrow
+the query. Without profiles, the sandbox identifies an element by its path only: it supports type slices of
 choice elements (``value[x]:valueQuantity``) and no others. Without a terminology server, a code matches only if system
 and code are equal.
 """
@@ -55,7 +55,7 @@ def _refuse(problems: Iterator[str]) -> None:
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A part of a query, with the keys that narrow nothing."""
+    """Base of the parts of a query. Its own keys do not narrow the query."""
 
     display: Any = None
     name: Any = None
@@ -147,7 +147,7 @@ class _TimeRestriction(_Part, frozen=True, kw_only=True):
 
 
 class Criterion(_Part, frozen=True, kw_only=True, dict=True):
-    """What one resource of a patient must be."""
+    """Conditions that one resource of a patient must meet."""
 
     context: Coding
     term_codes: Codings
@@ -160,17 +160,17 @@ class Criterion(_Part, frozen=True, kw_only=True, dict=True):
 
     @property
     def known_context(self) -> Context:
-        """Return the context; of a checked query it is known."""
+        """Return the context, which is known in a checked query."""
         return CONTEXTS[self.context.code]
 
     @cached_property
     def codes(self) -> frozenset[Code]:
-        """The codes, of which a resource has one."""
+        """Return the codes. A resource must have one of them."""
         return codes_of(self.term_codes)
 
     @cached_property
     def days(self) -> DayRange | None:
-        """The days that the resource's date must overlap, or None."""
+        """Return the days that the resource's date must overlap, or None."""
         limits = self.time_restriction
         return None if limits is None else days_between(limits.after_date, limits.before_date)
 
@@ -350,7 +350,7 @@ class Query(msgspec.Struct, frozen=True, rename="camel", dict=True):
 
     @cached_property
     def by_id(self) -> dict[str, Group]:
-        """The groups by their ids, in the order of the query."""
+        """Return id → group, in the order of the query."""
         return {group.id: group for group in self.groups}
 
     def direct(self, *, of_patients: bool) -> list[Group]:

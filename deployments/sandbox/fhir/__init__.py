@@ -1,1 +1,1 @@
-"""A FHIR R4 server on SQLite: as much of it as a sender of resources uses."""
+"""A FHIR R4 server on SQLite, with the operations that a sender of resources uses."""

@@ -101,7 +101,7 @@ class _FhirServer:
         return Response(stored.body, headers=stored.headers | {"content-type": FHIR_JSON})
 
     def _search(self, call: Call) -> Response:
-        """Search; of several identifiers, any is enough."""
+        """Search; a resource matches if it has any of the identifiers."""
         kind = _type(call)
         given = parse_qsl(call.request.url.query, keep_blank_values=True)
         for name in {name for name, _ in given} - {"identifier", "_summary", "_format", "_count", "_sort"}:
@@ -131,7 +131,7 @@ def _type(call: Call) -> str:
 
 
 def _binary(stored: Stored, call: Call) -> Response:
-    """Return a Binary as it was sent; one that was sent as FHIR JSON as its content, unless the client takes JSON."""
+    """Return the content of a Binary; if it was sent as FHIR JSON and the client accepts JSON, return this JSON."""
     body, kind = stored.body, stored.media
     if stored.media == MEDIA and "json" not in call.request.headers.get("accept", ""):
         document = msgspec.json.decode(body)

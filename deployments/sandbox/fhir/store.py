@@ -30,7 +30,7 @@ class Stored:
     id: str
     version: int
     media: str
-    """Media type: of a Binary that of its content, else that of FHIR JSON."""
+    """Media type: FHIR JSON, or that of the content of a Binary."""
     body: bytes
 
     @property
@@ -95,7 +95,7 @@ class ResourceStore:
         return made, before is None
 
     def search(self, kind: str, tokens: list[str]) -> list[Stored]:
-        """Return the resources of a type with one of the identifiers, ``system|value`` or ``value``; all without."""
+        """Return the resources of a type with any of the identifiers (``system|value`` or ``value``; none: all)."""
         query = f"SELECT {_COLUMNS} FROM resource WHERE type=?"  # noqa: S608
         if tokens:
             marks = ",".join("?" * len(tokens))

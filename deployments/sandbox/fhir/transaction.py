@@ -1,4 +1,4 @@
-"""Changes of a FHIR server: transactions of PUT entries, all or nothing, with references to what is there."""
+"""Changes of a FHIR server: transactions of PUT entries, all or nothing. References must lead to stored resources."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Changes:
         return list(received.values())
 
     def _check(self, received: list[Received]) -> None:
-        """Raise ``FhirProblem`` for a reference to a resource that is not there now."""
+        """Raise ``FhirProblem`` for a reference to a resource that does not exist now."""
         known: set[str] = set()
         for resource in received:
             for reference in (each["reference"] for each in references(resource.document)):

@@ -33,10 +33,10 @@ _encoder: Final = msgspec.json.Encoder(decimal_format="number")
 
 
 class Pseudonymizer:
-    """The service without HTTP: one process of it, with its own ``rules``. Raises ``RuleFileError`` for them.
+    """One process of the service, without HTTP. ``rules`` are its own; raises ``RuleFileError`` if they are invalid.
 
-    ``domains`` are those that exist in the pseudonym service behind it; ``None``: each does. ``ignores_config`` is a
-    service before 2.34.0.
+    ``domains`` are those that exist in the pseudonym service behind it (``None``: all). ``ignores_config``: behave like
+    a service before 2.34.0.
     """
 
     def __init__(self, rules: str, domains: frozenset[str] | None = None, *, ignores_config: bool = False) -> None:

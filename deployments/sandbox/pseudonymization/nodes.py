@@ -27,7 +27,7 @@ _FUNCTIONS: Final = frozenset({"where", "nodesByType", "nodesByName", "extension
 
 @dataclass(eq=False)
 class Node:
-    """An element: its place in what holds it, its name, its type, and the path at which its children are defined.
+    """An element: its place ``holder[key]``, its name, its type, and the path at which FHIR defines its children.
 
     The children of a primitive are those of its sibling (``_birthDate``). A resource has ``is_resource``.
     """
@@ -43,11 +43,11 @@ class Node:
 
     @property
     def value(self) -> Any:
-        """Return the value in its place, or None."""
+        """Return the value, or None."""
         return self.holder.get(self.key) if isinstance(self.holder, dict) else self.holder[self.key]
 
     def set(self, value: Any) -> None:
-        """Put another value in place; ``None`` takes it away."""
+        """Replace the value; ``None`` removes it."""
         if value is None and isinstance(self.holder, dict):
             self.holder.pop(self.key, None)
         else:
@@ -61,13 +61,13 @@ class Node:
                 yield from child.below()
 
     def nested(self) -> Iterator[Node]:
-        """Yield the next resources below it."""
+        """Yield the nearest resources below the node."""
         for child in self.children:
             yield from (child,) if child.is_resource else child.nested()
 
 
 def resource_node(holder: Any, key: Any, name: str = "") -> Node:
-    """Return the tree of a resource in its place."""
+    """Return the tree of the resource ``holder[key]``."""
     kind = str(holder[key].get("resourceType"))
     node = Node(holder, key, name or kind, kind, kind, is_resource=True)
     node.children = [*_children(holder[key], kind)]
@@ -105,7 +105,7 @@ def _definition(path: str, key: str) -> tuple[str, str, str]:
 
 
 def without_empty(value: Any) -> Any:
-    """Return a value without what became empty; a resource stays."""
+    """Return a value without empty parts; an empty resource stays."""
     if isinstance(value, list):
         return [item for item in map(without_empty, value) if item not in (None, {}, [])]
     if not isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""What the deployed service makes of a resource under a rule file (from its public source, 2.32 to 2.37.2).
+"""Apply a rule file to a resource as the deployed service does (from its public source, 2.32 to 2.37.2).
 
-The first rule that touches an element has it, with all below it but nested resources, which have a turn of their own.
-Unlike the service, this has no key derivation, no ``perturb``, no rule for ages and postal codes, and leaves the order
-of elements as it is.
+The first rule that matches an element handles it and everything below it, except nested resources, which are handled
+afterwards. Unlike the service, this has no key derivation, no ``perturb``, no rule for ages and postal codes, and keeps
+the order of elements.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Rule(NamedTuple):
 class Rules:
     """A rule file, as a process of the service uses it. Raises ``RuleFileError``.
 
-    ``key`` is that of the process, for files without one; ``domains`` are those that exist in the pseudonym service
-    behind it (``None``: each does).
+    ``key`` is used for a file without a key; ``domains`` are those that exist in the pseudonym service behind it
+    (``None``: all).
     """
 
     def __init__(self, text: str, key: str, domains: frozenset[str] | None = None) -> None:
@@ -92,14 +92,14 @@ class Rules:
         self._domains = domains
 
     def apply(self, given: Json) -> Json:
-        """Return what the rules make of a resource. Raises ``ProcessingError``."""
+        """Return a resource after the rules. Raises ``ProcessingError``."""
         holder = [given]
         self._visit(resource_node(holder, 0), given)
         made: Json = without_empty(holder[0])
         return made
 
     def _visit(self, resource: Node, root: Json) -> set[str]:
-        """Apply the rules to a resource and those in it; return the labels of what was done."""
+        """Apply the rules to a resource and those in it; return the labels of the applied methods."""
         done: set[str] = set()
         for rule in self._rules:
             if rule.kind == resource.kind or rule.kind in _ALL:
@@ -225,7 +225,7 @@ def _is_reference(text: str, node: Node) -> bool:
 
 
 def _with_id(text: str, node: Node, change: Callable[[str], str]) -> str:
-    """Return a changed text, of a reference with a changed id."""
+    """Return a changed text; of a reference only the id is changed."""
     if not _is_reference(text, node):
         return change(text)
     if text.startswith("#"):
