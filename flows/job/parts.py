@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -32,9 +33,6 @@ from tasks.shared.files.data_directory import CORE
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.step import Divide, Part, Source, StepContext
-
-LOOK_EVERY: Final = 0.25
-"""Seconds between two looks at the parts."""
 
 SEEN_WITHIN: Final = 90
 """Seconds to wait for files of other machines: NFS caches the content of a directory for up to a minute."""
@@ -123,7 +121,7 @@ def process(
             futures = runner.map(do, {name: unmapped(one) for name, one in common.items()} | {"part": parts})
             waiting = [future.wrapped_future for future in futures]
             while waiting:
-                context.stop.sleep(LOOK_EVERY)
+                context.stop.sleep(0.25)
                 waiting = [future for future in waiting if not _has_ended(future, context.meter)]
                 _show_finished(context, seen, sizes)
 
@@ -145,12 +143,10 @@ def _cluster(context: StepContext) -> Any:
 
 
 async def _greet(address: str) -> None:
-    import distributed
-
-    untyped: Any = distributed
+    distributed: Any = import_module("distributed")
     async with asyncio.timeout(ANSWERS_WITHIN):
-        comm = await untyped.comm.connect(address, **untyped.Security().get_connection_args("client"))
-        await comm.close()
+        security = distributed.Security().get_connection_args("client")
+        await (await distributed.comm.connect(address, **security)).close()
 
 
 def _has_ended(future: Any, meter: Meter) -> bool:
