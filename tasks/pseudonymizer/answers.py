@@ -99,7 +99,7 @@ class Findings:
             self.tallies.setdefault(kind, Counter()).update(names)
 
     def update(self, other: Findings) -> None:
-        """Count what was found in another line or file."""
+        """Add the findings of another line or file."""
         self.emptied += other.emptied
         for kind, tally in other.tallies.items():
             self.tallies.setdefault(kind, Counter()).update(tally)

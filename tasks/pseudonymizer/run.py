@@ -49,8 +49,8 @@ def run(context: StepContext) -> StepReport:
     """Pseudonymize the input directory into ``pseudonymized/``.
 
     Raises ``InputError`` for an anonymization file that cannot be used, ``WrongServiceError`` and ``ServiceError`` for
-    what the service does, ``DataError`` for lines that are no resources, ``GateError`` for identifying values that came
-    back. Finished files stay finished.
+    wrong answers and refusals, ``DataError`` for lines that are no resources, ``GateError`` for identifying values that
+    came back. Finished files stay finished.
     """
     config, settings, part = context.config, context.config.services.pseudonymizer, context.part
     files = {base_name(path.name): path for path in data_files(context.input_dir)}

@@ -122,7 +122,7 @@ class ReleaseReport(ReportPart):
 
     @property
     def answer(self) -> str:
-        """Return the name of the verdict: what was decided or sent, else what the findings say."""
+        """Return the name of the verdict, by decision or outcome, else by the findings."""
         stops = self.number_of("stop")
         if self.outcome == "sent-undecided":
             return "sent_despite" if stops else "sent"

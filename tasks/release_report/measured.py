@@ -14,7 +14,7 @@ PatientClass = tuple[str, str, str]
 
 @dataclass(slots=True)
 class ScannedFile:
-    """A file: its path below the job's directory, bytes and SHA-256 as stored, and what is in it."""
+    """A file: its path below the job directory, bytes and SHA-256 as stored, and its counts."""
 
     name: str
     size: int = 0

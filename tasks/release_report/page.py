@@ -1,6 +1,6 @@
 """The page of a release report: one HTML file without a script, at most ``LARGEST`` bytes (docs/review.md).
 
-It shows what is in the document and nothing else; every text is escaped by the template. Long lists are cut, with a
+It shows the document and nothing else; the template escapes every text. Long lists are cut, with a
 line that says how many more the JSON has.
 """
 

@@ -185,7 +185,7 @@ def _apart(facts: JobFacts, measured: Measured) -> Iterator[Part]:
 
 
 def _unchecked(facts: JobFacts, measured: Measured) -> Iterator[Part]:
-    """Yield what was not checked. Never empty: some things no program checks."""
+    """Yield the names of things that were not checked. There are always some that no program can check."""
     conditions = {
         "text-unread": True,
         "attachments-unread": True,

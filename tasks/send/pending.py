@@ -72,7 +72,7 @@ class Pending:
         self.commit()
 
     def commit(self) -> None:
-        """Make what was added and removed durable."""
+        """Make added and removed rows durable."""
         with self._errors():
             self._db.commit()
 

@@ -97,7 +97,7 @@ def _pack(context: StepContext, files: Mapping[str, Path], path: Path) -> None:
         context.meter.add(bytes=size)
 
     if not path.exists():
-        context.meter.begin("packs the zip")
+        context.meter.begin("packing the zip")
         _remove_zips(path.parent)
         write_zip(files, path, packed=packed)
 
@@ -159,7 +159,7 @@ class _Store:
     def put_binary(self, identity: str, path: Path) -> None:
         """Upload the zip. Raises ``ServiceError``: ``transfer-too-large`` for 413, ``transfer-store-full`` for 507."""
         size = path.stat().st_size
-        self._context.meter.begin("uploads the zip")
+        self._context.meter.begin("uploading the zip")
         self._context.meter.expect(bytes=size)
         body = _Body(path, size, self._context, identity if size <= RAW_ABOVE else None)
         headers = HEADERS | ({} if size <= RAW_ABOVE else {"Content-Type": _ZIP}) | {"Content-Length": str(body.length)}

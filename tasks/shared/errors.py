@@ -96,7 +96,7 @@ class TerminalError(SluiceError):
 
 
 class ServiceError(TerminalError):
-    """The service refused the call, or answered something else than what the contract says."""
+    """The service refused the call, or its answer is not one that its API allows."""
 
 
 class StalledError(TerminalError):

@@ -109,7 +109,7 @@ class FileResults(Protocol[R_contra]):
         """Record the file, after its last result."""
 
     def close(self) -> None:
-        """Remove what is not finished."""
+        """Remove unfinished files."""
 
 
 def file_by_file(

@@ -99,7 +99,7 @@ def _read(document: Any, path: Path) -> tuple[Crtdl, list[InputError]]:
 
 
 def _wrong_with(group: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a group: the key path, and the message."""
+    """Yield (key path, message) of each error of a group."""
     if not isinstance(group, dict):
         yield place, "must be an object"
         return

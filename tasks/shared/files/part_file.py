@@ -75,7 +75,7 @@ class PartFile:
 
     ``sync`` ends writing and forces the content to disk; then ``size`` (bytes) and ``sha256`` (hex) are those of the
     stored file, and ``publish(final)`` gives it its name. Leaving the context without ``sync`` removes the part.
-    Every method raises ``StorageError`` for what the file system refuses.
+    Every method raises ``StorageError``.
     """
 
     def __init__(self, final: Path, level: str | None = None) -> None:

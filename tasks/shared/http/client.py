@@ -137,7 +137,7 @@ class ServiceClient:
     def stream(
         self, call: Call, *, follow: bool = False, credentials: bool | None = None, repeated: bool = False
     ) -> Iterator[httpx.Response]:
-        """Open a call whose answer is streamed, in one attempt; read it with ``iter_raw()``, whose errors are ours.
+        """Open a call in one attempt; stream the answer with ``iter_raw()``, which raises our errors.
 
         With ``follow``, redirects to other origins are followed without credentials, but never from TLS to plain HTTP.
         ``credentials``: ``None`` sends them to their origin; ``True`` also to that of this URL, unless that leaves TLS;
