@@ -103,7 +103,7 @@ def table(records: Sequence[JobRecord]) -> str:
 def _reason(record: JobRecord) -> str:
     """Return in a few words why a job failed or waits, to follow its name."""
     if error := error_of(record):
-        said = visible(error.message)[:80]
+        said = visible(" ".join(error.message.split()))[:80]
         return f": {said}" if said.startswith(error.reference) else f": {error.reference}, {said}"
     if waiting := record.undecided:
         return f": {visible(waiting.reason)[:80]}" if waiting.reason else ": waits for a decision"

@@ -117,3 +117,5 @@ def test_a_list_has_one_line_a_job_with_the_reason() -> None:
     assert one.endswith("study 23 November: validation-findings, 5 errors")
     assert two.endswith(r"study 23 November: files\x1b changed")
     assert f"{JOB}  decided " in three
+    several = record("failed", error=ERROR.model_copy(update={"message": "2 checks failed\n- one\n- two"}))
+    assert table([several]).endswith(": validation-findings, 2 checks failed - one - two")
