@@ -149,7 +149,7 @@ class SendConfig(ConfigBlock):
     url: RootUrl | None = Field(None, description="FHIR server root URL, without `/fhir`. Ignored in `s3_upload`")
     batch_size: Annotated[Integer, or_else(100)] = Field(100, ge=0, le=1000, description="Resources in a transaction")
     max_concurrent_requests: AtLeastOne = Field(2, description="Transactions under way at once")
-    timeout: Timeout = Field(5 * MINUTE, description="Time limit of a request; more for a large upload")
+    timeout: Timeout = Field(5 * MINUTE, description="Time limit of a request. A large zip gets more time by itself")
     auth: AuthConfig = Field(default_factory=AuthConfig)
     transfer: TransferConfig = Field(default_factory=TransferConfig)
     s3: S3Config = Field(default_factory=S3Config)

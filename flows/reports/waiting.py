@@ -45,17 +45,16 @@ def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
     """Return the text of the form; ``by_hand`` is the command to run after the decision, where no worker goes on."""
     steps = record.step_names
     after = f"the job goes on with {code(steps[waiting.position])}" if steps[waiting.position :] else "the job ends"
+    after += " when it is continued on its machine" if by_hand is not None else ""
     points = [
         *_all_points(record, waiting, MARKDOWN),
         f"**Files** are on the machine of the job, in {code(str(waiting.job_dir))}",
         f"**Decide**: *release*: {after}; *reject*: the job is cancelled for good",
-        "**If the data can be repaired**, do not decide: leave the job waiting, and ask the engineer",
+        "**If better rules can repair the data**, do not decide: leave the job waiting, and ask the engineer",
         "**The decision is for these files and this destination**: if they change, the job waits again",
     ]
     if by_hand is not None:
-        points.append(
-            f"**After the decision** nothing happens until the job is continued on its machine: {code(by_hand)}"
-        )
+        points.append(f"**After the decision**, continue the job on its machine: {code(by_hand)}")
     lines = [f"{'  ' if point.startswith(' ') else ''}- {point.lstrip()}" for point in points]
     return "\n".join([f"The job waits at step {waiting.position} of {len(steps)} for your decision.", "", *lines, ""])
 
@@ -83,7 +82,7 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
         yield f"  warnings of the steps: {len(found) or 'none'}"
         yield from (f"    {text(line)}" for line in as_shown(found))
     elif shown.page is not None:
-        first, *others = findings or [f"stops {shown.stops}, points to check {shown.looks}"]
+        first, *others = findings or [f"stops {shown.stops}, looks {shown.looks}"]
         yield f"{label('release report')}: {text(first)}"
         yield from (f"  {text(line)}" for line in others)
         yield f"  its page: {path(job_dir / shown.page, job_dir)}"
@@ -93,8 +92,8 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
         yield f"{label('destination')}: {name(', '.join(f'{key} {value}' for key, value in shown.destination.items()))}"
     yield f"{label('the data are in')} {path(Path(waiting.looked_at), job_dir)}"
     kind, place = "tables" if waiting.tables else "files", path(Path(waiting.directory), job_dir)
-    how = f"put a complete set of {kind} into {place}, the unchanged ones too"
-    yield f"{label('to correct the data')}, {how}: only these are read then, and the job waits again"
+    how = f"put a complete set of {kind} into {place}, the unchanged ones too, and approve"
+    yield f"{label('to correct the data')}, {how}: the job then waits again, with a report about these"
 
 
 def _files(waiting: Waiting, style: Style) -> Iterator[str]:

@@ -107,13 +107,13 @@ def dates_of(
 ) -> tuple[set[str], set[str]]:
     """Compare the dates of a line with those of its answer, without birth dates.
 
-    Returns ``{"moved"}`` or ``{"unmoved"}`` (empty for a line without dates), and the paths whose dates stayed while
-    other dates of the line moved. ``texts`` are the line and its answer; ``sent`` and ``answer`` their resources, in
-    the same order.
+    Returns ``{"moved"}`` or, for a line with a patient, ``{"unmoved"}`` (empty for a line without dates), and the paths
+    whose dates stayed while other dates of the line moved. ``texts`` are the line and its answer; ``sent`` and
+    ``answer`` are their resources, in the same order.
     """
     before, after = map(_DAY.findall, texts)
     if before == after:
-        return {"unmoved"} if before else set(), set()
+        return {"unmoved"} if before and b"Patient" in texts[0] else set(), set()
     stayed: set[str] = set()
     moved = False
     for old, new in zip(sent, answer, strict=True):

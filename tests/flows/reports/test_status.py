@@ -90,7 +90,7 @@ def test_the_json_of_a_failed_job_and_of_one_that_was_decided() -> None:
         ("failed", {"error": ERROR}, ["error[validation-findings]: 5 errors", "core.ndjson:1", "continue with: "]),
         ("waiting", {"waiting": WAITING, "shown": {3: SHOWN}}, [
             "step 3 waits for a decision", r"it waits again: files\x1b changed", f"the data are in /jobs/{JOB}/import",
-            f"put a complete set of files into /jobs/{JOB}/import_wait", "stops 2, points to check 1",
+            f"put a complete set of files into /jobs/{JOB}/import_wait", "stops 2, looks 1",
             f"/jobs/{JOB}/report/r.html", "--approve --comment TEXT or --reject", "continue with: ",
         ]),
         ("decided", {"waiting": WAITING}, ["decided", "continue with: "]),

@@ -293,6 +293,17 @@ def test_dates_that_stay_while_others_move_and_what_rules_do_badly_are_warnings_
     assert "effectiveDateTime" not in told
 
 
+def test_lines_whose_dates_moved_or_stayed_are_counted_without_those_of_nobody(place: Place) -> None:
+    dated = bundle(patient("p"), observation("o", effectiveDateTime="2020-05-05"))
+    undated = bundle(patient("q"), observation("r", effectiveDateTime="2021-05-05"))
+    place.put("a.ndjson", dated, undated, resource("Medication", "m", meta={"lastUpdated": "2020-05-05T10:00:00Z"}))
+    place.change = shifted
+    with place.service() as url:
+        place.run(url)
+    done = json.loads((place.directory / ".done/2/a.json").read_text())
+    assert done["tallies"]["dates"] == {"moved": 1, "unmoved": 1}
+
+
 def test_a_file_of_which_nothing_is_left_ends_the_step(place: Place) -> None:
     place.put("a.ndjson", bundle(patient("p", gender="male"), observation("o")))
     place.change = lambda answer: (
