@@ -1,4 +1,4 @@
-"""Answers at a wait, in the record or in the form. Importing this does not import Prefect."""
+"""Find a person's answer at a wait: in the record or in the form. Does not import Prefect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flows.prefect.form import form_answer
 
 
 def answer_left(api: PrefectApi, record: JobRecord, position: int) -> Answer | None:
-    """Return the answer in the record or the form; of two answers, one that rejects."""
+    """Return the answer in the record or in the form, if any. Of two answers, a rejection takes precedence."""
     in_record, shown = record.answers.get(position), record.shown.get(position)
     form = form_answer(api, record.id, shown.form) if shown is not None else None
     if form is None or (in_record is not None and not in_record.approved):
@@ -20,7 +20,7 @@ def answer_left(api: PrefectApi, record: JobRecord, position: int) -> Answer | N
 
 
 def with_answer(api: PrefectApi, record: JobRecord) -> JobRecord:
-    """Return the record of a job to be shown: ``decided`` if it waits only for the run that judges an answer."""
+    """Return the record to show. Its state is ``decided`` if a person has answered and no run has judged the answer."""
     waiting = record.undecided
     if waiting is None or record.in_prefect == "PAUSED" or answer_left(api, record, waiting.position) is None:
         return record

@@ -1,4 +1,4 @@
-"""Judge an answer at a wait (docs/review.md). Pure: values in, the reason to wait again out."""
+"""Judge an answer at a wait (docs/review.md), without reading files or the record."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NOBODY_DECIDED = "the job was continued without a decision"
 def judge(
     answer: Answer, shown: Shown, now: Reviewed, changes: Sequence[str] = (), obstacle: str | None = None
 ) -> str | None:
-    """Return why the job waits again after an answer; ``None`` if it is accepted, as every rejection is.
+    """Return why the answer is not accepted, so the job waits again; ``None`` if it is. A rejection always is.
 
-    ``shown`` is what the reviewer saw, ``now`` what is there. ``changes`` are the differences of the files, a line
-    each; ``obstacle`` is the reason why nobody can approve them.
+    ``shown`` is what the reviewer saw; ``now`` has the present files and destination. ``changes`` lists the differences
+    of the files. ``obstacle`` is the reason why nobody can approve the present files, if there is one.
     """
     if not answer.approved:
         return None
@@ -23,7 +23,7 @@ def judge(
 
 
 def difference(before: Reviewed, now: Reviewed, changes: Sequence[str] = ()) -> str | None:
-    """Return how the files or the destination differ from those ``before``; ``None`` if they do not."""
+    """Return how the files or the destination have changed since ``before``; ``None`` if they have not."""
     if before.files != now.files:
         return "the files are not those that were shown" + (f": {', '.join(changes)}" if changes else "")
     if before.destination != now.destination:

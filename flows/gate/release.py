@@ -1,7 +1,7 @@
 """Make the release report of a job: before the job parks, before data are sent without a reviewer, and at the end.
 
-The report (docs/review.md) is a Prefect task of its own. If it fails, the record has the reason: at a wait an approval
-needs a comment then, and without a wait ``report.on_stop`` says what happens.
+The report (docs/review.md) is made in a Prefect task of its own. If this fails, the record has the reason. An approval
+then needs a comment. Without a wait, ``report.on_stop`` decides whether the job ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME = "release report"
 def before_waiting(job: RunningJob, covered: Covered, there: Inventory, *, leaves: bool) -> Shown:
     """Return what a reviewer is shown at a wait: files, destination and report. Raises ``Stopped``.
 
-    ``leaves``: the data are sent later, unchanged.
+    ``leaves``: a later step sends these data unchanged.
     """
     if not job.config.report.enabled:
         return Shown(files=there.digest, destination=destination(job.config))
@@ -43,7 +43,7 @@ def before_waiting(job: RunningJob, covered: Covered, there: Inventory, *, leave
 
 
 def add_decision(job: RunningJob, position: int) -> None:
-    """Add the decision at a wait to its report."""
+    """Add the decision at a wait to the release report."""
     with best_effort("the decision in the release report"):
         summary = decide(job.directory.path, _decided(job.record().decisions[position]))
         if summary is not None:
@@ -53,7 +53,7 @@ def add_decision(job: RunningJob, position: int) -> None:
 def check_before_sending(job: RunningJob, source: Source | None) -> None:
     """Make the release report if the current step sends data that no reviewer released.
 
-    Raises ``GateError``: the report has stops or failed, and the configuration ends the job for that.
+    Raises ``GateError`` if the report has stops or could not be made, and ``report.on_stop`` is ``fail``.
     """
     position = job.position
     if not job.config.report.enabled or source is None or source.approved or job.steps[position].state == "completed":
@@ -69,9 +69,9 @@ def check_before_sending(job: RunningJob, source: Source | None) -> None:
 
 
 def at_the_end(job: RunningJob, source: Source | None) -> None:
-    """Make and record the report of a complete job, with its outcome, on the sent data or else on the last output.
+    """Make and record the report of a complete job, about the data that were sent, or else the last output.
 
-    A job that neither sends nor asks gets one when ``job report`` runs it again. Raises ``Stopped``.
+    A job without a send or wait step gets its report only when ``job report`` runs it again. Raises ``Stopped``.
     """
     if not job.config.report.enabled or source is None:
         return
@@ -93,7 +93,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
 
 
 def _facts(job: RunningJob, step: int | None, source: Source, **more: Any) -> JobFacts:
-    """Return what the report says of the job; ``more`` are facts of the occasion."""
+    """Return the facts about the job for the report. ``more`` are the facts that depend on when it is made."""
     return JobFacts(
         job=job.id,
         project=job.config.services.send.transfer.project_identifier or job.loaded.path.stem,
@@ -132,7 +132,7 @@ def _shown(job: RunningJob, facts: JobFacts, there: Inventory) -> Shown:
 
 
 def _refusal(job: RunningJob, source: Source, shown: Shown, lines: list[str]) -> GateError:
-    """Return the error that ends a job before it sends what nobody has released."""
+    """Return the error that ends a job before it sends data that nobody has released."""
     what = "could not be made" if shown.failed is not None else f"has stops ({shown.stops})"
     step = source.recorded
     again = f" ({continue_command(job.record(), '--from', str(step.position))})" if step is not None else ""
@@ -155,6 +155,6 @@ def _decided(decision: Decision) -> Decided:
 
 
 def _line(error: SluiceError) -> str:
-    """Return why there is no report, on one line."""
+    """Return the reason why there is no report, on one line."""
     where = f" ({error.context.splitlines()[0]})" if error.context else ""
     return f"{error.message}{where}"

@@ -33,7 +33,7 @@ class Covered:
         return wait_directory(self.source.path)
 
     def place(self) -> Path:
-        """Return the directory that is read next: the corrected files, if there are some. Raise ``StorageError``."""
+        """Return the directory that the next step reads: the corrected files, if any. Raises ``StorageError``."""
         return self.directory if any(finished_files(self.directory)) else self.source.path
 
     @property
@@ -42,10 +42,10 @@ class Covered:
         return records_of(self.job_dir, self.position) / "shown.ndjson"
 
     def manifest(self, stop: Stop) -> Inventory:
-        """Return the files that are there now.
+        """Return the manifest of the files that the next step would read now.
 
         Raises:
-            StorageError: something cannot be read.
+            StorageError: a file cannot be read.
             Stopped: the job is asked to stop.
         """
         with patience("hashing the files to compare them with those that were shown"):
@@ -68,12 +68,12 @@ class Covered:
         )
 
     def approved(self, digest: str) -> Recorded:
-        """Return the approved manifest, for the steps that read these files."""
+        """Return the approved manifest, which later steps compare with the files they read."""
         return Recorded("wait", self.position, self.kept, digest)
 
 
 def destination(config: PipelineConfig) -> dict[str, str]:
-    """Return where the data go; empty if no step sends them. The configuration takes no URL with credentials."""
+    """Return where the data go; empty if no step sends them. The configuration refuses URLs with credentials."""
     send = config.services.send
     if send.send_as is None or "send" not in config.pipeline.enabled_steps:
         return {}

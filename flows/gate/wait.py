@@ -1,4 +1,4 @@
-"""The waits of a running job: find the answer, judge it, park the run, and hold later steps to what was approved."""
+"""The waits of a running job: judge the answer, park the run, and check that later steps read approved data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Waits:
         self._covered: dict[int, Covered] = {}
 
     def decide(self, position: int) -> Source:
-        """Return the data of the wait at ``position`` if the job may go on behind it.
+        """Return the data of the wait at ``position`` if the job may go on after it.
 
         Raises:
             prefect.exceptions.Pause: the job waits, or the answer is a rejection.
@@ -48,7 +48,7 @@ class Waits:
         return covered.source
 
     def _judge(self, covered: Covered) -> None:
-        """Go on behind an approval, end the job after a rejection, or park it."""
+        """Return after an approval, end the job after a rejection, and park it otherwise."""
         decision = self._job.record().decisions.get(covered.position)
         if decision is None:
             decision = self._decision(covered)
@@ -59,7 +59,7 @@ class Waits:
             end(self._job, JobState.CANCELLED, error.message, error)
 
     def _decision(self, covered: Covered) -> Decision:
-        """Make a decision of the answer and record it, or park the job."""
+        """Judge the answer and record the decision, or park the job."""
         job, record, position = self._job, self._job.record(), covered.position
         shown, answer = record.shown.get(position), answer_left(job.api, record, position)
         files, current = self._as_now(covered)
@@ -75,21 +75,21 @@ class Waits:
         return decision
 
     def check(self, position: int, source: Source | None) -> None:
-        """Park the job again if the step at ``position`` would read approved data that changed since."""
+        """Park the job again if the step at ``position`` would read data that changed after their approval."""
         if source is None or source.approved is None or self._job.steps[position].state == "completed":
             return
         covered = self._covered[source.approved.position]
         self._hold(covered, self._job.record().decisions[covered.position])
 
     def passed(self, position: int, report: StepReport) -> None:
-        """Mark the data behind a wait as approved: the corrected files, or those that were there."""
+        """Mark the data that steps after a wait read as approved: the corrected files, or else the original ones."""
         covered, job = self._covered[position], self._job
         source = job.written(position, tables=covered.source.tables) if report.output else covered.source
         approved = covered.approved(job.record().decisions[position].files)
         self._sources.passed(covered.source, replace(source, approved=approved))
 
     def _as_now(self, covered: Covered) -> tuple[Inventory, Reviewed]:
-        """Return the manifest of the files as they are now, and what an approval given now would be bound to."""
+        """Return the manifest of the present files, and the files and destination that an approval would now cover."""
         files = covered.manifest(self._job.stop)
         return files, Reviewed(files=files.digest, destination=destination(self._job.config))
 
@@ -107,8 +107,8 @@ class Waits:
     def _park(self, covered: Covered, files: Inventory, reason: str | None) -> NoReturn:
         """Make the release report, record where the job waits, park the run, save its form, and leave the flow.
 
-        In this order: a process killed before the record leaves an interrupted job that comes back here; from the
-        record on the job waits, and a command can decide.
+        The order matters: a job that is killed before this is recorded is interrupted, and its next run comes back
+        here. Once it is recorded, the job waits, and a command can decide.
 
         Raises:
             prefect.exceptions.Pause: always, on success.
@@ -137,9 +137,9 @@ class Waits:
         runs.park(job.id, state, form_text(job.record(), waiting, None if deployed else go_on))
 
     def _record(self, waiting: Waiting, shown: Shown) -> None:
-        """Record where the job waits, in one write; an earlier answer and decision are void.
+        """Record in one write where the job waits, and clear an earlier answer and decision.
 
-        Steps behind an approval that is void are done again: they read other data then.
+        If an approval is cleared, the steps after this wait run again, because they will read other data.
         """
         position, directory = waiting.position, Path(waiting.directory).name
         step = StepReport(position=position, name=waiting.step, state="waiting", directory=directory)
