@@ -28,7 +28,7 @@ class JobDirectory:
 
     @classmethod
     def of(cls, jobs_dir: Path, job_id: str) -> JobDirectory:
-        """Return the directory of a job. Raises ``ValueError`` unless the id is a UUID: others could lead elsewhere."""
+        """Return the directory of a job. Raises ``ValueError`` unless the id is a UUID: ``..`` would lead out."""
         return cls(jobs_dir.absolute() / str(UUID(job_id)))
 
     def create(self) -> None:
@@ -37,18 +37,18 @@ class JobDirectory:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def mirror(self, document: dict[str, Any]) -> None:
-        """Replace ``job.json``, the record for people and monitoring. A failure stops nothing."""
+        """Replace ``job.json``, the copy of the record for people and monitoring. A failure is only logged."""
         try:
             write_whole(self.path / "job.json", json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
         except StorageError as error:
             logger.warning("job.json is not written: %s", error.message)
 
     def reset(self, steps: Sequence[StepReport], first: int) -> None:
-        """Remove what the steps from position ``first`` on wrote. May be repeated.
+        """Remove the files of the steps from position ``first`` on. May be repeated.
 
-        Directories of a kept step stay. Corrected files of a discarded wait are set aside.
+        Directories of earlier steps stay. A discarded wait's directory with corrected files is renamed.
         """
-        from tasks.release_report import files  # a status needs no page
+        from tasks.release_report import files  # here, because commands such as ``status`` do not need it
 
         files.remove_from(self.path, first)
         kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}
@@ -61,7 +61,7 @@ class JobDirectory:
                     shutil.rmtree(self.path / folder)
 
     def _set_aside(self, folder: str) -> None:
-        """Rename a wait's directory that holds files to ``<folder>.old``, or with a number if that exists."""
+        """Rename a wait's directory, if it has files, to ``<folder>.old``, or ``.old-2`` and so on if that exists."""
         target = self.path / folder
         if target.is_dir() and any(target.iterdir()):
             number, free = 1, self.path / f"{folder}.old"
@@ -85,6 +85,6 @@ class JobDirectory:
 
 
 def _folders(step: StepReport, steps: Sequence[StepReport]) -> set[str]:
-    """Return every directory that a step writes, relative to the job's."""
+    """Return every directory that a step writes, relative to the job's directory."""
     writes = declared(step.name).writes([one.name for one in steps], step.position)
     return {folder for folder in (*writes, step.directory) if folder}

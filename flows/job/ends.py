@@ -1,7 +1,7 @@
-"""End a run of a job: record how, publish its page, set Prefect's state, and leave the flow. One function for all ends.
+"""End a run of a job: record how it ended, publish the job's page, set Prefect's state, and leave the flow.
 
-The state is set by the client and ``Pause`` is raised with it: an exception that left the flow would be logged with its
-traceback, and Prefect would try for minutes to report it while its API is away.
+Our REST client sets the state, and ``Pause`` leaves the flow. Any other exception would be logged with its traceback,
+and Prefect would try for minutes to report it while the API is away.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.shared.errors import SluiceError, Stopped
 from tasks.shared.log import logger
 
 LAST_WORDS: Final = 2.0
-"""Seconds to record a stop when the process ends without waiting for its threads."""
+"""Timeout in seconds of the call that records a stop when the process ends without waiting for its threads."""
 
 TYPES: Final = {
     JobState.COMPLETED: "COMPLETED",
@@ -42,13 +42,13 @@ TYPES: Final = {
 
 @contextmanager
 def ending(job: RunningJob) -> Iterator[None]:
-    """End the run for an error or a stop at the job's current step: ``Pause`` takes the place of every exception."""
+    """End the run after an error or a stop in the block, at the current step. Every exception becomes ``Pause``."""
     try:
         yield
     except Pause:
         if job.writer.state is not JobState.RUNNING:
-            raise  # the run was ended or parked here
-        job.stop.request(SUSPEND)  # Prefect noticed it first, between two steps
+            raise  # this process ended or parked the run
+        job.stop.request(SUSPEND)  # Prefect noticed the suspend before our ``Watch``
         _stopped(job, SUSPEND)
     except Stopped as stop:
         _stopped(job, str(stop))
@@ -59,19 +59,19 @@ def ending(job: RunningJob) -> Iterator[None]:
 
 
 def _stopped(job: RunningJob, reason: str) -> NoReturn:
-    """End the run for a signal or a suspend; a cancel in the UI, which a worker passes on as a signal, ends the job."""
+    """End the run after a signal, a suspend or a cancel. A worker passes on a cancel in the UI as a signal."""
     asked: str | None = reason
     with suppress(SluiceError):
         asked = stop_asked(job.api, job.id)
     if CANCEL in (reason, asked):
         end(job, JobState.CANCELLED, "cancelled in the Prefect UI")
     if reason == SUSPEND and asked is None:
-        runs.leave()  # resumed meanwhile: the next process waits for the lock of this one
+        runs.leave()  # resumed meanwhile: the next process waits for this one's lock
     end(job, JobState.STOPPED, f"stopped by {reason}")
 
 
 def end(job: RunningJob, how: JobState, message: str, error: Problem | None = None) -> NoReturn:
-    """End the run with this message, by ``Pause``; ``error`` is why it failed, or was cancelled by a rejection."""
+    """End the run by ``Pause``. ``error`` is why the job failed, or the rejection that cancelled it; else ``None``."""
     go_on = f"; {continue_hint(job.record())}" if how in {JobState.FAILED, JobState.STOPPED} else ""
     logger.info("the job is %s (%s)%s", how, error.reference if error else message, go_on)
     job.writer.state = how
@@ -99,9 +99,9 @@ def _leave(api: PrefectApi, job_id: str, how: JobState, message: str) -> NoRetur
 
 
 def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -> None:
-    """Record a stop in one attempt, because threads still work and the process ends. Their files have no final names.
+    """Record a stop in one attempt, just before the process ends while its threads still work.
 
-    If it fails, the job is shown as interrupted.
+    The files in progress have no final names yet. If the attempt fails, the job is shown as interrupted.
     """
     presenter.close()
     how = JobState.CANCELLED if reason == CANCEL else JobState.STOPPED
@@ -116,7 +116,7 @@ def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -
 
 
 def fail_early(api: PrefectApi, job_id: str, problem: Exception) -> NoReturn:
-    """End a run whose job could not be opened, by ``Pause``."""
+    """End a run whose job could not be opened. Raises ``Pause``."""
     error = reported(problem)
     logger.error("the job is failed: %s", error.render())
     with suppress(SluiceError):
@@ -126,7 +126,7 @@ def fail_early(api: PrefectApi, job_id: str, problem: Exception) -> NoReturn:
 
 @contextmanager
 def stop_recorded(api: PrefectApi, job_id: str) -> Iterator[None]:
-    """Record a stop by a signal that came while Prefect began or ended the run, where no handler of the flow is."""
+    """Record a stop by a signal that came before the flow set its handlers, or after it removed them."""
     try:
         yield
     except (SystemExit, TerminationSignal) as signal:

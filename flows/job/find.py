@@ -1,6 +1,6 @@
-"""The jobs of one configuration: found by an id, a unique beginning of one, or ``latest`` (docs/commands.md).
+"""Find jobs of a configuration by id, by the unique beginning of an id, or by ``latest`` (docs/commands.md).
 
-A job of another jobs directory is refused: its lock is there, and two processes could run it.
+A job of another jobs directory is refused: its lock is in that directory, so two processes could run the job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flows.shell import about
 from tasks.shared.errors import InputError, shown
 
 SHORTEST: Final = 4
-"""Characters of an id that name a job."""
+"""Fewest characters of an id that can name a job."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Session:
         return JobRecord.of(run)
 
     def runs(self, states: Sequence[str] = ()) -> list[Json]:
-        """Return the flow runs of this jobs directory; with ``states``, those in states of these types."""
+        """Return the flow runs of this jobs directory. ``states`` are Prefect's state types; without any, all runs."""
         return [run for run in self.api.runs(states) if self._has(run)]
 
     def jobs(self) -> list[JobRecord]:
@@ -84,7 +84,7 @@ class Session:
         return sorted(map(JobRecord.of, self.runs()), key=lambda one: one.created or "", reverse=True)
 
     def _has(self, run: Json) -> bool:
-        """Return whether a run is a job of this jobs directory, or one of this configuration that never began."""
+        """Return whether a run is of this jobs directory; if it has none yet, whether it is of this configuration."""
         directory = (run.get("labels") or {}).get("job.directory")
         config = (run.get("parameters") or {}).get("config")
         if directory:
@@ -106,20 +106,20 @@ def opened(loaded: LoadedConfig) -> Iterator[Session]:
 
 
 def _is_planned(job: JobRecord) -> bool:
-    """Return whether a job is to start later. One that has started may have a later time, of the server's clock."""
+    """Return whether a job is scheduled for later. A started job is not, even if the server's clock is ahead."""
     when = datetime.fromisoformat(job.created) if job.created else None
     return job.state is JobState.PENDING and (when is None or when > datetime.now(UTC))
 
 
 def has_any_job(loaded: LoadedConfig) -> bool:
-    """Return whether the record can hold any job; saves starting a server for an empty directory."""
+    """Return whether there can be any job. If not, a command need not start the local server."""
     return configured_api() is not None or (loaded.config.jobs_dir / ".prefect" / "prefect.db").exists()
 
 
 def step_to_repeat(record: JobRecord, step: str) -> int:
-    """Return the position of the step, given by name or position, from which a job is to go on again.
+    """Return the position of a step that is given by name or position, and from which a job can run again.
 
-    Raises ``InputError`` if it is none of the job's, its name occurs twice, or a step before it is not complete.
+    Raises ``InputError`` if the job has no such step or two of the name, or an earlier step is not complete.
     """
     known = ", ".join(f"{one.position} {one.name}" for one in record.steps)
     found = [one.position for one in record.steps if step in {one.name, str(one.position)}]

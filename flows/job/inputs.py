@@ -50,7 +50,7 @@ class JobInputs(BaseModel):
     def of(cls, parameters: Mapping[str, Any]) -> JobInputs:
         """Return the inputs in the parameters of a flow run. Raises ``InputError`` if they are not this flow's.
 
-        An empty field in the form of a deployment is not given.
+        An empty field in the form of a deployment counts as not given.
         """
         try:
             return cls(**{name: value for name, value in parameters.items() if value})
@@ -74,12 +74,12 @@ class JobInputs(BaseModel):
         return GivenInputs(crtdl, patients, self.input, rules)
 
     def effective_crtdl(self, config: PipelineConfig, job_dir: Path) -> tuple[Path | None, tuple[str, ...]]:
-        """Return the job's copy of the CRTDL, which every step reads, and warnings. It is written once."""
+        """Return the job's copy of the CRTDL, if one is given, and warnings. It is written once; all steps read it."""
         if self.crtdl is None:
             return None, ()
         if kept := crtdl_preprocessing.effective_file(job_dir):
             return kept, ()
-        if not config.pipeline.requires_crtdl:  # nor is it checked then
+        if not config.pipeline.requires_crtdl:  # then the CRTDL is not checked either
             return crtdl_preprocessing.write_copy(Path(self.crtdl), job_dir), ()
         rules = enrichment_rules(config.services.crtdl_preprocessing)
         return crtdl_preprocessing.write_effective(Path(self.crtdl), job_dir, rules)
@@ -100,7 +100,7 @@ def gather(
     config: str, positional: Sequence[str] = (), *, directory: str | None = None,
     anonymization_config: str | None = None, patients: str | None = None, overrides: Sequence[str] = (),
 ) -> tuple[JobInputs, list[InputError]]:  # fmt: skip
-    """Make ``JobInputs`` from a command line; return them, and what is wrong with its arguments."""
+    """Return the ``JobInputs`` of a command line, and the errors in its arguments."""
     found: dict[str, str] = {}
     errors: list[InputError] = []
     for argument in (*positional, *([directory] if directory is not None else [])):
@@ -135,7 +135,7 @@ def classify(argument: str) -> tuple[str, str]:
             )  # fmt: skip
         return "input", argument
     path = Path(argument)
-    # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+    # os.path, not Path: it returns False, not an exception, if a parent directory may not be entered.
     if argument and os.path.isdir(path):  # noqa: PTH112
         return "input", str(path.absolute())
     if not argument or not os.path.exists(path):  # noqa: PTH110

@@ -1,7 +1,7 @@
-"""The locks of a job, each a ``flock`` that is released however its process ends.
+"""The locks of a job. Each is a ``flock``, which the kernel releases however the process ends.
 
-``<job>/.lock`` is held by the process that runs the job. ``.parts.lock`` is shared by the Dask workers that process
-parts of a step: they end when the run that ordered the parts no longer holds ``.lock``.
+The process that runs the job holds ``<job>/.lock``. Dask workers that process parts of a step share ``.parts.lock``.
+They end when the run that ordered the parts no longer holds ``.lock``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOCK = ".lock"
 PARTS = ".parts.lock"
 
 PATIENCE = 1.0
-"""Seconds to try: longer than a reader holds the lock (``is_held``), short for a person."""
+"""Seconds for which ``job_lock`` tries, since ``is_held`` in another process takes the lock for a moment."""
 
 
 held_here: set[Path] = set()
@@ -41,7 +41,7 @@ class JobBusyError(TerminalError):
 def job_lock(directory: Path, *, patience: float = PATIENCE) -> Iterator[None]:
     """Hold the exclusive lock on a job's directory. Raises ``JobBusyError`` and ``StorageError``.
 
-    A process that holds it may take it again: a command takes it before it changes a job, then the flow that it runs.
+    A process that holds the lock may take it again: a command takes it, then the flow that the command runs.
     """
     path = directory.absolute() / LOCK
     if path in held_here:
@@ -92,7 +92,7 @@ def is_held(directory: Path) -> bool:
 
 
 def holder(directory: Path) -> str:
-    """Return the process that holds the job's lock, or held it last. Raises ``StorageError``."""
+    """Return the text about the process that holds the job's lock, or held it last. Raises ``StorageError``."""
     with storage_errors(directory / LOCK):
         return (directory / LOCK).read_text()
 
@@ -110,19 +110,19 @@ def _opened(path: Path, kind: int = 0) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def part_lock(directory: Path, run: str, number: int) -> Iterator[Stop]:
-    """Hold the locks of a part of a ``run`` (its ``holder``) in a worker.
+    """Hold the locks of a part in a worker. ``run`` is the ``holder`` of the run that ordered the part.
 
-    No two workers process one part, even if Dask takes one of them for lost.
+    Two workers never process the same part, even if Dask believes that one of them is lost.
     """
     shared, own = _opened(directory / PARTS, fcntl.LOCK_SH), _opened(directory / f".part-{number}.lock", fcntl.LOCK_EX)
     with shared, own:
-        stop = SharedStop(_PartStop(directory, run))  # which looks while it sleeps
+        stop = SharedStop(_PartStop(directory, run))  # its ``sleep`` checks the ``_PartStop`` all the time
         stop.check()
         yield stop
 
 
 class _PartStop(Stop):
-    """The stop of a part: requested when the job's lock is free, or names another run."""
+    """The stop of a part. It is requested when the job's lock is free, or another run holds it."""
 
     def __init__(self, directory: Path, run: str) -> None:
         super().__init__()

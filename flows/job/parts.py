@@ -1,6 +1,6 @@
 """Process groups of a step's files as Prefect tasks on Dask: ``divide`` in the job's process, ``do_part`` in a worker.
 
-Whoever finishes a file leaves its record, so there is nothing to merge. A worker reads the configuration and its
+The process that finishes a file writes its record, so nothing is merged. A worker reads the configuration and its
 secrets itself. It writes files and their records, but no label of the job.
 """
 
@@ -42,9 +42,9 @@ ANSWERS_WITHIN: Final = 10.0
 
 _LOCAL: Final = {
     "threads_per_worker": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL,
-    "dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False},  # else it wants port 8787
+    "dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False},  # else it takes port 8787
     "security": True,  # else every user of this machine could run programs in the workers
-    # Ctrl-C in a terminal goes to all processes, but it is the job that ends the workers.
+    # Ctrl-C in a terminal reaches all processes, but only the job may end the workers.
     "preload": ["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
 }  # fmt: skip
 """Settings of a cluster of processes on this machine."""
@@ -54,7 +54,7 @@ _PROFILER: Final = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"
 
 _INHERITED: Final = {
     _PROFILER: "false",
-    # Pages about the parts that every user of this machine could read.
+    # No HTTP pages about the parts, because every user of this machine could read them.
     "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]",
     "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
 }
@@ -62,9 +62,9 @@ _INHERITED: Final = {
 
 
 def dividing(inputs: JobInputs) -> Divide:
-    """Return what divides the files of a step.
+    """Return the function that has the files of a step processed in parts.
 
-    Parts are tasks of the flow, so they run in its context, which is that of this call.
+    It runs in the context of this call, which is that of the flow: parts are tasks of the flow.
     """
     flow = copy_context()
     return lambda *given: flow.run(divide, inputs, *given)
@@ -73,7 +73,7 @@ def dividing(inputs: JobInputs) -> Divide:
 def divide(inputs: JobInputs, context: StepContext, work: FileWork, files: Mapping[str, Path], proof: str) -> None:
     """Have files (base name → path) processed by the workers of a Dask cluster. No part is left running when this ends.
 
-    Raises the first error of a part, ``TransientError`` when files are without a record, ``NetworkError`` when the
+    Raises the first error of a part, ``TransientError`` when files have no record, ``NetworkError`` when the
     cluster fails, and ``Stopped``.
     """
     sizes = {base: path.stat().st_size for base, path in files.items()}
@@ -90,7 +90,7 @@ def divide(inputs: JobInputs, context: StepContext, work: FileWork, files: Mappi
 
 
 def rounds(sizes: Mapping[str, int], parts: int, proof: str = "") -> list[list[Part]]:
-    """Return a part with ``core``, then the others of about the same size; ``sizes`` is base name → bytes."""
+    """Return two rounds: a part with ``core``, then parts of about the same size. ``sizes`` is base name → bytes."""
     groups: list[list[str]] = [[] for _ in range(parts)]
     core = [base for base in sizes if base.lower() == CORE]
     for base in sorted(sizes.keys() - set(core), key=lambda base: (-sizes[base], base)):
@@ -105,7 +105,7 @@ def rounds(sizes: Mapping[str, int], parts: int, proof: str = "") -> list[list[P
 def process(
     inputs: JobInputs, context: StepContext, rounds: Sequence[Sequence[Part]], sizes: Mapping[str, int]
 ) -> None:
-    """Run the parts of each round at once as tasks on the cluster, and count what they finish."""
+    """Run one round after the other on the cluster, its parts at the same time, and count finished files."""
     step, limit, seen = context.name, f"services.{context.name}.max_concurrent_requests", set[str]()
     with _cluster(context) as runner:
         for parts in rounds:
@@ -127,7 +127,7 @@ def process(
 
 
 def _cluster(context: StepContext) -> Any:
-    """Return the cluster of the configuration, or processes on this machine that end with its block."""
+    """Return a task runner for the configured cluster, or for processes on this machine that end with its block."""
     os.environ.update(_INHERITED)
     from prefect_dask.task_runners import DaskTaskRunner
 
@@ -137,7 +137,7 @@ def _cluster(context: StepContext) -> Any:
         return DaskTaskRunner(cluster_kwargs=_LOCAL | {"n_workers": pipeline.parts})
     try:
         asyncio.run(_greet(pipeline.dask_address))
-    except Exception:  # noqa: BLE001 - what Dask makes of an answer that is not a scheduler's
+    except Exception:  # noqa: BLE001 - Dask raises many types if another program answers
         raise _failed("it does not answer") from None
     return DaskTaskRunner(address=pipeline.dask_address)
 
@@ -187,7 +187,7 @@ def _show_finished(context: StepContext, seen: set[str], sizes: Mapping[str, int
 def do_part(
     *, run: str, inputs: JobInputs, directory: Path, step: str, position: int, source: Source, part: Part
 ) -> State[Any]:
-    """Process a part in a worker. Return a state with its requests, or with its error.
+    """Process a part in a worker. Return a state with the numbers of its requests, or with its error.
 
     The parameters are paths and names, no secret; ``run`` names the run that ordered the part (``holder``).
     """

@@ -38,10 +38,10 @@ def preflight(
     job_dir: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[SluiceError]:
-    """Return all findings; steps at the positions ``done`` are complete and are not checked.
+    """Return all findings. Steps at the positions ``done`` are complete and are not checked.
 
-    ``tell`` gets the warnings, one sentence each. ``job_dir`` is the directory of a job to be continued: data in it
-    needs no further space, and a file that the job has copied is checked in the copy.
+    ``tell`` gets the warnings, one sentence each. ``job_dir`` is the directory of a job to be continued, else ``None``.
+    Its data need no further space. If it has a copy of an input file, the copy is checked.
     """
     config = loaded.config
     complete = set(done)
@@ -68,9 +68,9 @@ def preflight(
 
 
 def file_findings(config: PipelineConfig, given: GivenInputs) -> Iterator[Finding]:
-    """Yield what the steps find wrong with the files that configuration and command line name. No server is asked.
+    """Yield errors in the files that the configuration and the command line name. No server is asked.
 
-    The directory of the configuration to import is only doubtful, since ``--dir`` or INPUT may name another one.
+    Findings about ``services.local_import.dir`` are warnings, since ``--dir`` or INPUT may name another directory.
     """
     context = CheckContext(config, given, online=False)
     steps = [declared(name) for name in dict.fromkeys(config.pipeline.enabled_steps)]
@@ -122,14 +122,14 @@ def _crtdl(context: CheckContext, steps: Sequence[Step], own: Path | None) -> It
             context="pipeline.enabled_steps", hint="give the CRTDL file on the command line",
         )  # fmt: skip
     elif own is not None:
-        yield from crtdl_preprocessing.findings(own)  # the rules were applied when it was written
+        yield from crtdl_preprocessing.findings(own)  # the rules were applied when the copy was written
     else:
         rules = enrichment_rules(context.config.services.crtdl_preprocessing)
         yield from crtdl_preprocessing.findings(path, rules)
 
 
 def _unused(given: GivenInputs, enabled: Sequence[Step]) -> Iterator[SluiceError]:
-    """Yield a finding for each given input that no enabled step takes, as the step that would take it words it."""
+    """Yield a finding for each given input that no enabled step takes, in the words of the step that would."""
     taken = {name for step in enabled for name in step.takes}
     unused = {name for name, value in vars(given).items() if value is not None} - taken
     for step in map(declared, STEPS if unused else ()):
@@ -139,7 +139,7 @@ def _unused(given: GivenInputs, enabled: Sequence[Step]) -> Iterator[SluiceError
 
 
 def _environment(config: PipelineConfig) -> Iterator[SluiceError]:
-    """Yield what is wrong with the TLS block, the variables of proxies and the files with Prefect's settings."""
+    """Yield errors in the TLS block, in the proxy variables, and in Prefect's settings."""
     for check in (lambda: ssl_context(config.tls), Proxies, configured_api):
         try:
             check()
@@ -149,7 +149,7 @@ def _environment(config: PipelineConfig) -> Iterator[SluiceError]:
 
 def _disk(context: CheckContext, steps: Sequence[Step]) -> Iterator[SluiceError]:
     jobs_dir = context.config.jobs_dir.absolute()
-    # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+    # os.path, not Path: it returns False, not an exception, if a parent directory may not be entered.
     existing = next(path for path in (jobs_dir, *jobs_dir.parents) if os.path.exists(path))  # noqa: PTH110
     writable = os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)  # noqa: PTH112
     if not writable:

@@ -1,4 +1,4 @@
-"""The error that ended a run of a job, as its record has it; and how anything that goes wrong becomes one error."""
+"""The error that ended a run of a job, as stored in the record. Turn exceptions and findings into one error."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Problem(StoredModel):
 
     @classmethod
     def of(cls, error: SluiceError, step: str | None = None) -> Problem:
-        """Return the record of one error."""
+        """Return the error in the form of the record."""
         return cls.model_validate(error).model_copy(update={"step": step})
 
     def error(self) -> SluiceError:
-        """Return the error again."""
+        """Return the error that was stored."""
         error = SluiceError(self.reference, self.message, context=self.context, hint=self.hint)
         error.transient, error.exit_code = self.transient, self.exit_code  # type: ignore[misc]
         return error
@@ -49,7 +49,7 @@ def reported(error: Exception) -> SluiceError:
 
 
 def as_one_error(findings: Sequence[SluiceError]) -> SluiceError:
-    """Return all findings as one error with the exit code of them all, for the record of a run without a terminal."""
+    """Return all findings as one error for the record, with their common exit code (``exit_code``)."""
     if len(findings) == 1:
         return findings[0]
     kind = NetworkError if exit_code(findings) == 3 else InputError

@@ -31,13 +31,13 @@ def old_jobs(session: Session, older_than: timedelta) -> list[JobRecord]:
 
 
 def remove(session: Session, job_id: str) -> None:
-    """Remove a job's directory and its record, which stays if something in the directory cannot be removed.
+    """Remove a job's directory, then its record. The record stays if a file cannot be removed.
 
     Raises ``JobBusyError`` if the job runs or waits, ``InputError`` if it is unknown, and ``StorageError``.
     """
     directory = JobDirectory.of(session.jobs_dir, job_id)
     with job_lock(directory.path) if directory.path.is_dir() else nullcontext():
-        record = session.job(job_id)  # under the lock: a command may have continued it meanwhile
+        record = session.job(job_id)  # under the lock: a command may have continued the job meanwhile
         if record.state in IN_WORK:
             raise JobBusyError(
                 "job-in-work", f"the job is {record.state.value}, so it is not removed", context=job_id,
@@ -45,4 +45,4 @@ def remove(session: Session, job_id: str) -> None:
             )  # fmt: skip
         directory.clear()
         delete_run(session.api, job_id)
-    shutil.rmtree(directory.path, ignore_errors=True)  # only the free lock was left
+    shutil.rmtree(directory.path, ignore_errors=True)  # only the lock file is left

@@ -1,8 +1,7 @@
-"""The record of a job: labels ``job.*`` of its flow run, which is the only truth about it.
+"""The record of a job: the labels ``job.*`` of its flow run (docs/decisions/05-labels-are-the-record.md).
 
-See docs/decisions/05-labels-are-the-record.md. Structured values are JSON text in one label, so that they change
-together. An empty text clears a label: with null, Prefect could no longer list the run. The record has no payload,
-secret or identifier of a person.
+A structured value is JSON text in one label, so that its parts change together. An empty text clears a label: after a
+null, Prefect could no longer list the run. The record has no payload, secret or identifier of a person.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class JobRecord(StoredModel):
 
     @classmethod
     def of(cls, run: Json, state: JobState | None = None) -> JobRecord:
-        """Read the record of a flow run as the API returns it; ``state`` is known to the process that runs the job."""
+        """Read the record of a flow run as the API returns it. ``state`` is given by the process that runs the job."""
         labels = {name.removeprefix("job."): value for name, value in (run.get("labels") or {}).items() if value != ""}
         parameters: dict[str, Any] = run.get("parameters") or {}
         names = tuple(str(labels["steps"]).split(",")) if labels.get("steps") else ()
@@ -132,7 +131,7 @@ class JobRecord(StoredModel):
 
     @property
     def reports(self) -> list[Shown]:
-        """What is known of the release reports, also of those that could not be made; the newest is the last."""
+        """The release reports, oldest first, including those that could not be made."""
         return [one for _, one in sorted(self.shown.items())]
 
     @property
@@ -176,11 +175,11 @@ class RecordWriter:
         return self.known()
 
     def known(self) -> JobRecord:
-        """Return the record as last read, with the writes of this process since."""
+        """Return the record as last read, with the later writes of this process."""
         return JobRecord.of(self._run, self.state) if self._run else self.read()
 
     def write(self, changes: Mapping[str, Value], by: PrefectApi | None = None) -> None:
-        """Write labels ``job.<name>``; ``None`` clears one."""
+        """Write labels ``job.<name>``, with the client ``by`` if given. ``None`` clears a label."""
         labels = {f"job.{name}": _label(value) for name, value in changes.items()}
         with self._lock:
             (by or self.api).set_labels(self.job_id, labels)
@@ -189,9 +188,9 @@ class RecordWriter:
                 self._mirror(JobRecord.of(self._run, self.state))
 
     def reset_from(self, record: JobRecord, position: int) -> None:
-        """Record that the step at ``position`` and all later ones are to be done anew, in one write.
+        """Record in one write that the step at ``position`` and all later ones are to run again.
 
-        Nothing on the disk is removed before: that happens when the flow begins, and can be repeated.
+        The files of these steps are removed later, when the flow begins. That can be repeated after a kill.
         """
         later = range(position, len(record.steps) + 2)
         gone = [at(kind, n) for n in later for kind in ("answer", "decision", "shown")]
@@ -238,7 +237,7 @@ def _parse(model: type[_M], text: Any) -> _M | None:
 
 
 def _asked_for(run: Json) -> str | None:
-    """Return when a run was requested or scheduled for; a scheduler creates runs days earlier."""
+    """Return when a run was requested, or the time of a scheduled one, which Prefect creates days earlier."""
     return run.get("expected_start_time" if run.get("auto_scheduled") else "created") or run.get("created")
 
 
@@ -268,7 +267,7 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 
 
 def continue_hint(record: JobRecord) -> str:
-    """Return the command that continues a job, and how it is decided if it waits."""
+    """Return the command that continues a job and, if the job waits, how to decide."""
     line = f"continue with: {continue_command(record)}"
     if (waiting := record.undecided) is None:
         return line
@@ -278,7 +277,7 @@ def continue_hint(record: JobRecord) -> str:
 
 
 def continue_command(record: JobRecord, *rest: str) -> str:
-    """Return the command that continues a job; an overridden ``jobs_dir`` is named, because the job is in it."""
+    """Return the command that continues a job. It repeats an override of ``jobs_dir``, where the job is found."""
     overrides = map(str, record.parameters.get("overrides") or ())
     where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
     return command("pipeline", "continue", record.config or "CONFIG", record.id, *rest, *where)

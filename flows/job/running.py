@@ -1,4 +1,4 @@
-"""A job while this process has its lock: opened, prepared, and each step with its context, begin and end."""
+"""A job while this process holds its lock: open and prepare it, and record the begin and end of its steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tasks.shared.step import Source, Step, StepContext
 from tasks.shared.stop import Stop
 
 ENDS_WITHIN: Final = 20.0
-"""Seconds after which a process that was asked in the UI to stop has released its job."""
+"""Seconds within which a process releases its job after a person requested a stop in the UI."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class RunningJob:
 
     @property
     def config(self) -> PipelineConfig:
-        """The configuration as it is now."""
+        """The configuration as read at the beginning of this run."""
         return self.loaded.config
 
     @property
@@ -100,15 +100,15 @@ class RunningJob:
     def opened(
         cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter, stop: Stop
     ) -> Iterator[RunningJob]:
-        """Take the job's lock and open its log, with the configuration as it is now.
+        """Read the configuration, take the job's lock, and open its log.
 
-        Raises ``JobBusyError`` also if another process has ended the job of a worker meanwhile.
+        Raises ``JobBusyError`` if another process runs the job, or has meanwhile ended the run of a deployment.
         """
         loaded = inputs.load()
         directory = JobDirectory.of(loaded.config.jobs_dir, job_id)
         directory.create()
         with ExitStack() as stack:
-            # A worker's run may come while the process that was suspended still ends; a command has the lock already.
+            # A worker may begin a resumed run before the suspended process has ended. A command holds the lock already.
             stack.enter_context(job_lock(directory.path, patience=ENDS_WITHIN))
             writer = RecordWriter(api, job_id, mirror=lambda record: directory.mirror(status_of(record)))
             writer.state = JobState.RUNNING
@@ -116,7 +116,7 @@ class RunningJob:
             if record.has_deployment and record.in_prefect != "RUNNING":
                 raise JobBusyError("job-busy", "the run ended while another process had the job", context=job_id)
             stack.enter_context(job_log(directory.path / "job.log"))
-            if record.reset is not None:  # recorded before anything is removed, so it is repeated after a kill
+            if record.reset is not None:  # the label stays until all is removed: a kill only delays the reset
                 directory.reset(record.steps, record.reset)
                 steps = range(record.reset, len(record.steps) + 1)
                 writer.write({at("step", position): None for position in steps} | {"reset": None})
@@ -128,7 +128,7 @@ class RunningJob:
             )  # fmt: skip
 
     def prepare(self) -> None:
-        """Write what all steps need: the record's head and the effective CRTDL."""
+        """Write the effective CRTDL and the labels about the whole job; clear those of an earlier run's end."""
         self.crtdl, doubts = self.inputs.effective_crtdl(self.config, self.directory.path)
         for warning in (*doubts, *(found.render() for found in self.loaded.warnings)):
             logger.warning("%s", warning)
@@ -187,7 +187,7 @@ class RunningJob:
         return step
 
     def written(self, position: int, *, tables: bool) -> Source:
-        """Return the data that a finished step wrote, as the next one reads it."""
+        """Return the data that a finished step wrote, as the source of later steps."""
         report, kept = self.steps[position], kept_at(self.directory.path, position)
         return Source(
             path=self.directory.path / str(report.output),

@@ -12,7 +12,7 @@ from tasks.shared.step import Reads, Source, Step
 class Sources:
     """The data in the directory of a job while its steps finish one after the other.
 
-    ``newest`` is the output of the nearest earlier step, ``resources`` the newest output that is not tables.
+    ``newest`` is the output of the last finished step that has one, ``resources`` the newest one that is not tables.
     """
 
     def __init__(self, steps: Sequence[str], config: PipelineConfig) -> None:
@@ -41,7 +41,7 @@ class Sources:
         return None
 
     def at_wait(self, position: int) -> Source:
-        """Return the data that a wait covers: those that are sent unchanged later, else the newest."""
+        """Return the data that a wait covers: those that a later step sends unchanged, else the newest output."""
         step = self.delivery(position)
         found = (self.read_by(step) if step is not None else None) or self.newest
         if found is None:
@@ -49,6 +49,6 @@ class Sources:
         return found
 
     def passed(self, before: Source, after: Source) -> None:
-        """Put what was approved, perhaps corrected files, in the place of what a wait covered."""
+        """Replace the data that a wait covered with the approved ones, which may be corrected files."""
         self.newest = after if self.newest is before else self.newest
         self.resources = after if self.resources is before else self.resources

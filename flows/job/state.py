@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 TAKEN_UP = timedelta(minutes=2)
-"""Longest time between a worker taking a run and the run taking its job's lock; then its process is gone."""
+"""A run that a worker took holds its job's lock within this time. If it does not, its process is gone."""
 
 
 class JobState(StrEnum):
@@ -23,13 +23,13 @@ class JobState(StrEnum):
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
     DECIDED = "decided"
-    """A person decided in the Prefect UI, and a command must continue the job: no worker does."""
+    """A person decided in the Prefect UI; a command must continue the job, because no worker runs it."""
 
 
 def job_state(run: Mapping[str, Any], *, held: bool) -> JobState:
-    """Return the state of a job as shown; ``held``: a process has its lock."""
+    """Return the state of a job as shown. ``held``: a process holds the job's lock."""
     waits = bool((run.get("labels") or {}).get("job.waiting"))
-    # Killed after it recorded its wait and before it was parked, or resumed where no worker runs it: it still waits.
+    # A job still waits if it was killed after it recorded a wait and before it was parked, or resumed without a worker.
     cut_off = JobState.WAITING if waits else JobState.INTERRUPTED
     match run.get("state_type"):
         case "COMPLETED":
@@ -48,7 +48,7 @@ def job_state(run: Mapping[str, Any], *, held: bool) -> JobState:
             return JobState.STOPPED
         case "CANCELLING":
             return JobState.CANCELLED
-    # A run with a deployment is a worker's to begin; one that a command created and left is interrupted.
+    # A worker begins a run that has a deployment. A run that a command created and left is interrupted.
     waits_for_worker = run.get("state_type") == "SCHEDULED" or since(run) < TAKEN_UP
     if not run.get("deployment_id") or not waits_for_worker:
         return cut_off

@@ -1,8 +1,8 @@
 """Find jobs that were cut off, and put those of a schedule back to their worker (``job unfinished``).
 
-Prefect shows a run whose process died as running forever, or as pending if its worker died while it took the run, and
-such a run keeps its place in a work queue. It was cut off if it has been in that state for two minutes, is not at a
-wait, and its lock is free. It keeps the time for which it was scheduled, so it runs before later ones.
+Prefect shows a run whose process died as running forever, or as pending if its worker died while it took the run. Such
+a run keeps its place in a work queue. A job was cut off if its run has been in that state for two minutes, the job is
+not at a wait, and its lock is free. A run that is put back keeps its scheduled time, so it runs before later ones.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from flows.prefect.api import Json, PrefectApi
 from tasks.shared.errors import StorageError
 
 AT_MOST = 3
-"""Times that a job goes on without a person: the cause of its end may recur."""
+"""Times that a job is put back. If it is cut off more often, a person must find the cause."""
 
 CONTINUED = "job.continued"
-"""The label that counts them."""
+"""The label with the number of times that the job was put back."""
 
 
 def put_back(api: PrefectApi, run: Json, record: JobRecord) -> bool:
     """Put a scheduled run back to the workers of its deployment; return whether this was done.
 
-    The lock is held meanwhile, and the state is read again under it: a run that begins is left alone.
+    The job's lock is held meanwhile, and the run's state is read again: a run that has begun is left alone.
     """
     times = int((run.get("labels") or {}).get(CONTINUED) or 0)
     if not run.get("auto_scheduled") or times >= AT_MOST:
@@ -45,12 +45,12 @@ def put_back(api: PrefectApi, run: Json, record: JobRecord) -> bool:
             api.set_labels(record.id, {CONTINUED: times + 1})
             api.request("POST", f"/flow_runs/{record.id}/set_state", {"state": state, "force": True})
             return True
-    except (JobBusyError, StorageError):  # another process has it, or this machine does not see its directory
+    except (JobBusyError, StorageError):  # another process runs the job, or its directory is not on this machine
         return False
 
 
 def look(session: Session, *, go: bool) -> Iterator[str]:
-    """Yield a line for each job that was cut off; with ``go``, those of a schedule go on with their worker."""
+    """Yield a line for each job that was cut off. With ``go``, put those of a schedule back to their worker."""
     for run in session.runs(("RUNNING", "PENDING", "CRASHED")):
         record = JobRecord.of(run)
         if record.state is not JobState.INTERRUPTED or since(run) <= TAKEN_UP:

@@ -1,4 +1,4 @@
-"""What the record of a job has about its waits: what a person was shown, what she answered, and what the flow decided.
+"""The part of a job's record about waits: what a person was shown, the answer, and the flow's decision.
 
 Labels ``job.waiting``, ``job.shown.<n>``, ``job.answer.<n>`` and ``job.decision.<n>``. A form or a command leaves an
 answer; only the flow makes a decision of it (``flows/gate``).
@@ -65,8 +65,8 @@ class Shown(Reviewed):
 class Waiting(StoredModel):
     """A job that waits: where, and for what.
 
-    ``looked_at`` has the data to review, ``directory`` takes corrected files. ``reads`` is the directory that is read
-    next as things are. ``reason`` says why the job waits again; ``None`` the first time.
+    ``looked_at`` is the directory of the data to review, ``directory`` that for corrected files, ``reads`` the one that
+    the next step would read now. ``reason`` says why the job waits again; ``None`` the first time.
     """
 
     position: int

@@ -1,6 +1,6 @@
 """Watch a run in a thread: show and record the progress of its step, and notice a cancel or suspend in the UI.
 
-It writes on a best-effort basis: a failed write is repeated next time.
+A failed write stops nothing: the next one follows two seconds later.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ CALL_EVERY: Final = 2.0
 """Seconds between two records of the progress, and two looks for a cancel in the UI."""
 
 HURRY: Final = 10.0
-"""Seconds that a call of the thread may last."""
+"""Timeout in seconds of the thread's calls, and of its end."""
 
 CANCEL: Final = "cancel"
 SUSPEND: Final = "suspend"
-"""Reasons for a stop after a cancel or suspend in the UI; else it is the name of a signal."""
+"""Reasons of a stop that a person requested in the UI. All other reasons are names of signals."""
 
 
 class Watch:
-    """The thread beside a run, and what it looks at."""
+    """The thread that watches a run."""
 
     def __init__(self, writer: RecordWriter, stop: Stop, show: Callable[[str, Snapshot], None]) -> None:
         self._writer = writer
@@ -95,7 +95,7 @@ class Watch:
             text = describe(snapshot)
             progress = ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
             self._writer.write({"progress": progress}, by=self._api)
-            # All input read is not the end: the last answers of a service are still to come.
+            # Not 100 while the step runs: the last answers of a service are still to come when all input is read.
             percent = min(round(100 * (snapshot.fraction or 0.0)), 99)
             self._progress.publish(f"{PROGRESS}{position}, {name}: {text}", percent)
 
