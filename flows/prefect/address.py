@@ -1,4 +1,4 @@
-"""Find the Prefect API that the user has set up, and set an API for Prefect in this process.
+"""Find the Prefect API that the user has set up, and make Prefect use an API in this process.
 
 Nothing here imports Prefect, because that takes more than a second.
 """
@@ -30,7 +30,7 @@ QUIET = {
     # Where an OpenTelemetry SDK is configured, Prefect's own spans would carry the labels of a run.
     "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
 }
-"""No telemetry, no connection that nobody asked for; a missing address of the API is an error."""
+"""Settings that switch off telemetry and outside connections. Without an API's address, Prefect raises an error."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ApiAddress:
 
     @property
     def shown(self) -> str:
-        """The address as messages may name it: without credentials."""
+        """The address without credentials, for messages."""
         return str(httpx.URL(self.url).copy_with(username="", password=""))
 
     @property
@@ -54,19 +54,19 @@ class ApiAddress:
 
     @property
     def remedy(self) -> str:
-        """What to do if it does not answer."""
+        """The hint for a person if the API does not answer."""
         if self.home is None:
             return "check that the server runs, and any proxy in between"
         return f"if it does not run, start it: {for_server('start', self.home.parent)}"
 
     @property
     def is_loopback(self) -> bool:
-        """True if the API is on this machine."""
+        """True if the address is on this machine."""
         return network.is_loopback(httpx.URL(self.url).host)
 
     def client(self) -> httpx.Client:
-        """Return an HTTP client of this API; no proxy is used for one on this machine."""
-        verify: ssl.SSLContext | bool = False  # reading all certificates takes 50 ms
+        """Return an HTTP client of this API. It uses no proxy for an API on this machine."""
+        verify: ssl.SSLContext | bool = False  # not needed for http: reading all certificates takes 50 ms
         if self.url.startswith("https"):
             verify = ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
         return httpx.Client(
@@ -82,7 +82,7 @@ def basic(auth_string: str) -> str:
 def configured_api(environ: Mapping[str, str] = os.environ) -> ApiAddress | None:
     """Return the API that the environment or the active profile names, or ``None``.
 
-    It has a ``home`` in a process for which ``use`` set a local one.
+    The address has a ``home`` if ``use`` has set the local server of a jobs directory for this process.
 
     Raises:
         TerminalError: the file of the profiles cannot be read, or the address is not a URL.
@@ -119,7 +119,7 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def use(address: ApiAddress) -> None:
-    """Set ``address`` for Prefect in this process, before its import, and keep Prefect quiet on the terminal."""
+    """Make Prefect use ``address`` in this process, and print nothing. Call this before Prefect is imported."""
     os.environ.update(QUIET)
     os.environ.update(
         PREFECT_API_URL=address.url,
@@ -134,7 +134,7 @@ def use(address: ApiAddress) -> None:
         os.environ.pop("PREFECT_API_KEY", None)
         os.environ.update(PREFECT_HOME=str(address.home), PREFECT_API_AUTH_STRING=address.password)
     excluded = network.excluded_hosts(os.environ)
-    os.environ[network.EXCLUDED] = ",".join(excluded)  # for our own requests; Prefect's client cannot read all of it
+    os.environ[network.EXCLUDED] = ",".join(excluded)  # for our own requests; Prefect's client cannot read every entry
     hosts = [host.removeprefix("[").removesuffix("]") for host in excluded if host.count(":") < 2 or "/" not in host]
     if address.is_loopback:  # else Prefect's client would ask a proxy for an API on this machine
         hosts += ["127.0.0.1", "localhost", "::1"]

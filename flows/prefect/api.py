@@ -1,6 +1,6 @@
-"""Call Prefect's REST API, without importing Prefect: flow runs, their labels and states.
+"""Call Prefect's REST API for flow runs, their labels and states.
 
-They are durable when a call returns. ``import prefect`` alone takes longer than ``pipeline status`` may.
+A change is durable when the call returns. Nothing here imports Prefect: that takes longer than ``pipeline status`` may.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMAND_SECONDS: Final = 20.0
 """Seconds for which a command repeats a call while the API is away or busy."""
 
 JOB_SECONDS: Final = 1040.0
-"""The same for a running job: as long as Prefect's own client waits with 9 retries (``address.use``)."""
+"""Seconds for which a running job repeats a call: as long as Prefect's client with 9 retries (``address.use``)."""
 
 CONNECT_SECONDS: Final = 7.0
 
@@ -38,7 +38,7 @@ _PAGE = 200
 """Maximum rows of one answer from Prefect."""
 
 _REPEATABLE = ("/filter", "/set_state", "/labels")
-"""Ends of paths whose POST may be repeated: reading, and setting the same value again."""
+"""Ends of paths whose POST may be repeated: it only reads, or sets the same value again."""
 
 
 class NotTakenError(NetworkError):
@@ -50,7 +50,7 @@ def reach(address: ApiAddress) -> None:
 
     Raises:
         NetworkError: the API does not answer, or is not a Prefect API.
-        TerminalError: it refused the credentials.
+        TerminalError: the API refused the credentials.
     """
     with _told(address, AFTER), PrefectApi(address, patience=0) as api:
         found = api.request("POST", "/flows/count", {})
@@ -62,7 +62,7 @@ def reach(address: ApiAddress) -> None:
 
 
 def _told(address: ApiAddress, after: float) -> AbstractContextManager[None]:
-    """Print, after so many seconds, that a server does not answer, and what to do."""
+    """Print that the server does not answer, and what to do, if the block takes longer than ``after`` seconds."""
     return patience(f"waiting for the Prefect server at {address.shown}\n  {address.remedy}", after=after)
 
 
@@ -76,7 +76,7 @@ class PrefectApi:
             raise InputError("no-prefect-api", "no Prefect API is named", hint="set PREFECT_API_URL")
         self.address = address
         self.away = False
-        """True after the API was away for too long; until it answers, a call is made once."""
+        """True after the API was away for ``patience`` seconds. Until it answers again, calls are not repeated."""
         self.patience = patience
         self.timeout = timeout
         self._client = address.client()
@@ -88,7 +88,7 @@ class PrefectApi:
         self._client.close()
 
     def hurried(self, seconds: float) -> PrefectApi:
-        """Return this client for calls that can be made later: made once, with a time limit for each phase."""
+        """Return a client that does not repeat calls. Connecting, sending and reading may each take ``seconds``."""
         other = copy(self)
         other.patience, other.timeout = 0, seconds
         return other
@@ -101,7 +101,7 @@ class PrefectApi:
 
         Raises:
             NetworkError: the API did not answer, or answered 5xx.
-            TerminalError: it refused the call.
+            TerminalError: the API refused the call.
         """
         if self.away or not self.patience:
             return self._call(method, path, body)
@@ -112,7 +112,7 @@ class PrefectApi:
             wait=tenacity.wait_exponential(multiplier=0.05, max=5.0),
             reraise=True,
         )
-        soon = AFTER if self.patience <= COMMAND_SECONDS else 3.0  # a busy server is no news in a running job
+        soon = AFTER if self.patience <= COMMAND_SECONDS else 3.0  # a running job often waits for a busy server
         with _told(self.address, soon):
             begun = time.monotonic()
             try:
@@ -132,7 +132,7 @@ class PrefectApi:
             log_request(method, url, type(error).__name__, begun)
             kind = NotTakenError if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else NetworkError
             raise self._away(kind, f"the Prefect API does not answer ({type(error).__name__})") from None
-        except ValueError:  # of a proxy that tells an outage, or wants a login
+        except ValueError:  # a proxy answered with a page: an outage, or a login
             raise self._away(NetworkError, "the answer does not come from the Prefect API") from None
         log_request(method, url, str(answer.status_code), begun)
         if answer.is_success:
@@ -144,7 +144,7 @@ class PrefectApi:
         return kind("prefect-unreachable", message, context=self.address.shown, hint=self.address.remedy)
 
     def _refuse(self, method: str, path: str, status: int) -> None:
-        ours = 400 <= status < 500  # a redirect is a proxy that wants a login
+        ours = 400 <= status < 500  # a redirect comes from a proxy that wants a login
         kind: type[NetworkError | TerminalError] = TerminalError if ours else NetworkError
         raise (NotTakenError if status == 503 else kind)(
             "prefect-refused", f"the Prefect API answered {status} to {method} {path}", status=status,
@@ -165,7 +165,7 @@ class PrefectApi:
         return run
 
     def runs(self, states: Sequence[str] = ()) -> list[Json]:
-        """Return the runs of jobs, newest first; with ``states``, those in states of these types."""
+        """Return the runs of jobs, newest first. ``states`` are Prefect's state types; without any, all runs."""
         wanted: Json = {"state": {"type": {"any_": list(states)}}} if states else {}
         body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
         return self.read_all("/flow_runs/filter", body)
@@ -185,7 +185,7 @@ class PrefectApi:
         self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": True})
 
     def set_labels(self, run_id: str, labels: Mapping[str, Label]) -> None:
-        """Merge ``labels`` into those of the run, if it exists. An empty text clears one."""
+        """Merge ``labels`` into those of the run. An empty text clears a label. A missing run is no error."""
         self.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels))
 
     def change(self, run_id: str, **fields: Any) -> None:
@@ -196,7 +196,7 @@ class PrefectApi:
 def run_deployment(api: PrefectApi, parameters: Mapping[str, Any]) -> str:
     """Start a run through the deployment of the flow, and return its job id.
 
-    ``None`` is sent as an empty text, as the deployment's form does: not given, even if there is a default.
+    Like the deployment's form, this sends ``None`` as an empty text. A default of the deployment does not apply then.
 
     Raises:
         InputError: there is no such deployment.

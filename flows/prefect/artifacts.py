@@ -1,7 +1,7 @@
 """The artifacts of a run, replaced in place: the job's page, the short form of its release report, its progress.
 
-They have no key, which would be shown as their title. Their description is the title, and its beginning tells them
-apart.
+They have no key, because Prefect would show it as the title. The description is the title. Its beginning differs for
+each of the three.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROGRESS = "Step "
 
 @contextmanager
 def best_effort(what: str) -> Iterator[None]:
-    """Log an error while writing for people instead of failing the run."""
+    """Log an error of the block instead of failing the run, because the text is for people only."""
     try:
         yield
     except SluiceError as error:
@@ -33,7 +33,7 @@ def best_effort(what: str) -> Iterator[None]:
 
 
 class Artifact:
-    """An artifact of a run, whose title begins with ``heading``; one left by an earlier process is looked up once."""
+    """An artifact of a run. If an earlier process left one, it is found by ``heading``, the beginning of its title."""
 
     def __init__(self, api: PrefectApi, run_id: str, heading: str, kind: str = "markdown") -> None:
         self.id: str | None = None
@@ -42,9 +42,9 @@ class Artifact:
         self._new = {"type": kind, "flow_run_id": run_id}
 
     def publish(self, title: str, data: str | int) -> None:
-        """Replace the title, one line of Markdown, and the text or percentage."""
+        """Replace the title (one line of Markdown) and the content: a text, or a percentage."""
         body = {"description": title, "data": data}
-        known, self.id = self.id or self._find(), None  # searched again if the answer to this is lost
+        known, self.id = self.id or self._find(), None  # if this call fails, the next one searches again
         if known is None or self._api.request("PATCH", f"/artifacts/{known}", body) is None:
             known = self._api.created("/artifacts/", self._new | body)
         self.id = known

@@ -9,15 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from flows.prefect.api import PrefectApi
 
 LONGEST_TEXT: Final = 2_000
-"""Characters of a name or a comment."""
+"""Most characters of a name or a comment."""
 
 
 class FormAnswer(BaseModel):
-    """A person's decision. No field has a default decision or reviewer."""
+    """A person's decision. Decision and name have no default, so a person must enter both."""
 
     model_config = ConfigDict(extra="forbid")
 
-    # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
+    # In Prefect 3.8 a click into the field opens the list and closes it at once. Only the arrow or a key opens it.
     decision: Literal["release", "reject"] = Field(title="Decision", description="Open the list with its arrow.")
     by: str = Field(
         title="Your name", description="Recorded with the decision.", min_length=1, max_length=LONGEST_TEXT,
@@ -30,9 +30,9 @@ class FormAnswer(BaseModel):
 
 
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:
-    """Return the answer in the form saved under ``key``; ``None`` if it is not a person's decision.
+    """Return the answer to a form, saved under ``key``; ``None`` if there is no valid one.
 
-    A run may be resumed without one: its state was set by hand.
+    There is none if somebody resumed the run by setting its state by hand.
     """
     try:
         return FormAnswer.model_validate(api.request("GET", f"/flow_runs/{job_id}/input/{key}")) if key else None

@@ -1,7 +1,7 @@
 """Run the flow: create a flow run, execute it (again), park it at a wait.
 
-``run_flow`` executes a run that exists already. It is Prefect's engine below its documented surface, used here alone.
-A run that ran before is set to Pending first, because the engine would refuse some of its states.
+``run_flow`` executes a run that exists already. It is below Prefect's documented API, and only this module uses it.
+A run that has run before is set to Pending first, because ``run_flow`` refuses some states.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def create(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any]) -> st
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise our errors for failures of the API that Prefect's client reports."""
+    """Raise ``NetworkError`` where Prefect's client reports a failure of the API."""
     try:
         yield
     except (httpx.HTTPError, PrefectHTTPStatusError, RuntimeError) as error:
@@ -63,13 +63,13 @@ def translated() -> Iterator[None]:
 
 
 def execute(flow: Flow[..., Any], job_id: str) -> None:
-    """Run the flow run ``job_id`` now, in this thread. Its end is in the record.
+    """Run the flow run ``job_id`` now, in this thread. The record says how it ended.
 
     Raises:
         NetworkError: the Prefect API went away.
     """
     with (
-        # A sync flow would join a heartbeat thread for more than a second at its end.
+        # With heartbeats, a sync flow waits more than a second for their thread at its end.
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         translated(),
         get_client(sync_client=True) as client,
@@ -88,7 +88,7 @@ def current() -> str:
 
 
 def pause(position: int, *, deployed: bool) -> tuple[State[Any], str]:
-    """Return the state that parks a run at a wait, and the key of the answers to its form. Each has a new key."""
+    """Return the state that parks a run at a wait, and the key of the answer to its form. Each call makes a new key."""
     state: State[Any] = (Suspended if deployed else Paused)(pause_key=f"{position}-{uuid4().hex[:8]}")
     keys = keyset_from_paused_state(state)
     state.state_details.run_input_keyset = {str(key): value for key, value in keys.items()}
@@ -96,7 +96,7 @@ def pause(position: int, *, deployed: bool) -> tuple[State[Any], str]:
 
 
 def park(job_id: str, state: State[Any], description: str) -> NoReturn:
-    """Park the run, then save its form, and leave the flow. Prefect 3.9 removes a form that was saved before.
+    """Park the run, then save its form, and leave the flow. Prefect 3.9 would remove a form saved earlier.
 
     Raises:
         prefect.exceptions.Pause: always, on success; the flow must let it through.
@@ -114,7 +114,7 @@ def park(job_id: str, state: State[Any], description: str) -> NoReturn:
 
 
 def leave() -> NoReturn:
-    """Leave the flow without touching the run: another process has it.
+    """Leave the flow without changing the run, because another process runs it.
 
     Raises:
         prefect.exceptions.Pause: always; the flow must let it through.
@@ -124,7 +124,7 @@ def leave() -> NoReturn:
 
 @contextmanager
 def drained() -> Iterator[None]:
-    """At the end send the events (task runs) and logs that Prefect still holds, for ten seconds at most."""
+    """After the block, send the events (task runs) and logs that Prefect still holds. Takes ten seconds at most."""
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """The local Prefect server of a jobs directory, for users who have set up no Prefect API of their own.
 
 It is a plain ``prefect server start`` on 127.0.0.1, in a session of its own, and runs until ``server stop``. All its
-files are in ``HOME``, which is ``jobs_dir/.prefect``: ``server.json`` names the process, ``api-secret`` (0600) has the
-password, ``server.log`` its output. It is started under a lock, so two commands never start two servers on a database.
+files are in ``jobs_dir/.prefect``, its home: ``server.json`` names the process, ``api-secret`` (0600) has the password,
+``server.log`` has the output. A lock keeps two commands from starting two servers on one database.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ STOP_SECONDS = 15.0
 PORT = 4200
 
 SETTINGS = QUIET | {
-    "PREFECT_SERVER_UI_API_URL": "/api",  # a page on another port than 4200 would call port 4200
-    "PREFECT_SERVER_UI_V2_ENABLED": "false",  # its pages call an analytics host
-    # Few large writes of task runs: else a write of labels often meets a locked database (SQLite).
+    "PREFECT_SERVER_UI_API_URL": "/api",  # else pages of a server on another port call port 4200
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",  # the pages of the new UI call an analytics host
+    # Write task runs in few large batches: else a write of labels often finds the database locked (SQLite).
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
@@ -48,7 +48,7 @@ SETTINGS = QUIET | {
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The content of ``server.json``. ``started`` tells the process from a later one with the same id."""
+    """The content of ``server.json``. A later process with the same ``pid`` has another ``started``."""
 
     port: int
     pid: int
@@ -56,12 +56,12 @@ class Known(msgspec.Struct, frozen=True):
     version: str
 
     def lives(self) -> bool:
-        """Return whether the process exists, whether it answers or not."""
+        """Return whether the process exists. It may not answer yet."""
         return _start_time(self.pid) == self.started
 
 
 def home_of(jobs_dir: Path) -> Path:
-    """Return the directory of a jobs directory's server. Raises ``InputError`` if others can change the directory."""
+    """Return the server's home in a jobs directory. Raises ``InputError`` if other users can write to the latter."""
     check_jobs_dir(jobs_dir)
     return jobs_dir.absolute() / ".prefect"
 
@@ -78,7 +78,7 @@ def find(home: Path) -> ApiAddress | None:
     """Return the address of the jobs directory's server if it answers a request with our password.
 
     Raises:
-        TerminalError: it is of another version of Prefect.
+        TerminalError: the server has another version of Prefect.
     """
     server = known(home)
     if server is None or not server.lives():
@@ -98,7 +98,7 @@ def find(home: Path) -> ApiAddress | None:
 
 
 def begin(home: Path) -> None:
-    """Start the server unless its process lives; it may not answer yet (``wait``). Raises ``StorageError``."""
+    """Start the server unless its process exists. Does not wait for it (``wait``). Raises ``StorageError``."""
     with storage_errors(home):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (home / "start.lock").open("a") as lock:
@@ -109,11 +109,11 @@ def begin(home: Path) -> None:
 
 
 def wait(home: Path) -> ApiAddress:
-    """Wait until the server answers. It is started again if another took its port while it started.
+    """Wait until the server answers. If another program took its port meanwhile, start it again.
 
     Raises:
-        NetworkError: it ended, or does not answer within ``START_SECONDS``.
-        TerminalError: it is of another version of Prefect.
+        NetworkError: the server ended, or does not answer within ``START_SECONDS``.
+        TerminalError: the server has another version of Prefect.
     """
     deadline = time.monotonic() + START_SECONDS
     while (address := find(home)) is None:
@@ -157,7 +157,7 @@ def stop(home: Path) -> bool:
 
 
 def chosen_api(jobs_dir: Path) -> ApiAddress:
-    """Return the API that the user has set up, else that of the local server; it answers. Raises as ``start``."""
+    """Check and return the API that the user has set up, else the local server's. Raises as ``reach`` and ``start``."""
     configured, home = configured_api(), home_of(jobs_dir)
     if configured is None:
         return find(home) or start(jobs_dir)
@@ -178,7 +178,7 @@ def _spawn(home: Path, port: int) -> None:
             [sys.executable, "-m", "prefect", *arguments], env=environment, cwd=home, stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, start_new_session=True, umask=0o077,
         )  # fmt: skip
-    child.returncode = 0  # nobody waits for it, because it outlives this process
+    child.returncode = 0  # else Python warns that the child still runs: it outlives this process
     server = Known(port, child.pid, _start_time(child.pid) or "", version("prefect"))
     write_whole(home / "server.json", msgspec.json.encode(server))
 
@@ -197,13 +197,13 @@ def _password(home: Path) -> str:
 
 
 def _port(last: Known | None) -> int:
-    """Return the last port, so that a running job finds the server again; 4200, or any, if it is in use."""
+    """Return the last server's port, so that a running job finds the server again; if in use, 4200 or any free one."""
     wanted = last.port if last else PORT
     return next((free for port in (wanted, PORT, 0) if (free := _free(port))), PORT)
 
 
 def _free(port: int) -> int | None:
-    """Return a port if nothing listens on it (0: any port); else ``None``."""
+    """Return ``port`` if nothing listens on it, a free port for 0, else ``None``."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -214,7 +214,7 @@ def _free(port: int) -> int | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return when a process started, in the kernel's own words; ``None`` if it does not exist or is a zombie."""
+    """Return when a process started, in clock ticks since boot; ``None`` if it does not exist or is a zombie."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
