@@ -16,7 +16,7 @@ COLUMNS = ("#", "step", "state", "files", "resources in", "resources out", "in",
 
 
 def page_of(record: JobRecord) -> tuple[str, str]:
-    """Return the title of a job's page, and its text: state, what it waits for or what went wrong, steps, and files."""
+    """Return the title and the text of a job's page: state, what it waits for, its error, steps, and files."""
     state = record.state
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
     if waiting := record.undecided:
@@ -48,7 +48,7 @@ def _places(record: JobRecord) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Return the steps as a table of literal texts; columns without any value are left out, except the first two."""
+    """Return the steps as a table. Columns without any value are left out, except the first two."""
     keep = [n for n in range(len(COLUMNS)) if n < 2 or any(cells[n] for cells in rows)]
     lines = ["| " + " | ".join(COLUMNS[n] for n in keep) + " |", "|" + "---|" * len(keep)]
     lines += ["| " + " | ".join(literal(cells[n]) for n in keep) + " |" for cells in rows]

@@ -60,7 +60,7 @@ def status_of(record: JobRecord) -> Json:
 
 
 def _findings(record: JobRecord) -> Json | None:
-    """Return what the last validation found in the data, and whether the job passed it."""
+    """Return what the last validation found in the data, and whether its gate is open; ``None`` without one."""
     done = [step for step in record.steps if step.state == "completed" and step.findings is not None]
     if not done:
         return None
@@ -71,7 +71,7 @@ def _findings(record: JobRecord) -> Json | None:
 
 
 def error_of(record: JobRecord) -> Problem | None:
-    """Return the error with which the job ended."""
+    """Return the error with which the job failed or was cancelled, if any."""
     return record.error if record.state in _ENDED_BADLY else None
 
 
@@ -101,7 +101,7 @@ def table(records: Sequence[JobRecord]) -> str:
 
 
 def _reason(record: JobRecord) -> str:
-    """Return in a few words why a job failed or waits, to follow its name."""
+    """Return in a few words why a job failed or waits. ``table`` puts them behind the job's name."""
     if error := error_of(record):
         said = visible(" ".join(error.message.split()))[:80]
         return f": {said}" if said.startswith(error.reference) else f": {error.reference}, {said}"

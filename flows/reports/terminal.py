@@ -1,4 +1,4 @@
-"""Show a run: on a terminal a bar per step, elsewhere one plain line per step and minute, nothing in a worker."""
+"""Show a run: on a terminal as a bar per step, elsewhere as one plain line a minute, in a worker not at all."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LINE_EVERY = 60.0
 """Seconds between two plain lines of one step."""
 
 BAR, LEAST_BAR = 24, 6
-"""Columns of a step's bar at most, and at least, else it is left out."""
+"""Most and fewest columns of a step's bar. With less space there is no bar."""
 
 
 class Presenter:
     """Progress on stderr; one summary line per finished step on stdout, or on stderr if stdout is for JSON.
 
-    Shows nothing without a ``terminal``: in a worker. A warning is printed once, unless the command has already printed
-    it (``said``).
+    In a worker, ``terminal`` is false, and nothing is shown. A warning is printed once, but not if it is in ``said``:
+    those the command has printed before.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Presenter:
             yield
 
     def step_started(self) -> None:
-        """Store the start of the step, so that the first plain line is printed a minute later."""
+        """Note that a step starts: its first plain line is printed a minute later."""
         self._begins.close()
         self._next_line = time.monotonic() + LINE_EVERY
 
     def progress(self, name: str, snapshot: Snapshot) -> None:
-        """Draw the bar, or print the line of the minute; each warning gets a line. Called about five times a second."""
+        """Draw the bar, or print a plain line each minute. Print new warnings. Called about five times a second."""
         self._warn(name, snapshot.warnings)
         if self._bar:
             draw(bar(name, snapshot, shutil.get_terminal_size().columns - 1))
@@ -88,7 +88,7 @@ class Presenter:
             self._said.add(f"{name}: {warning}")
 
     def reported(self, job_dir: Path, shown: Shown) -> None:
-        """Print the verdict of a release report, its stops and its path, or why there is none."""
+        """Print the verdict of a release report, its stops and its path, or why it could not be made."""
         if shown.failed is not None:
             self._print(f"release report: could not be made: {shown.failed}", err=True)
         elif shown.page is not None:
@@ -107,7 +107,7 @@ class Presenter:
         self._print(words, err=True)
 
     def close(self) -> None:
-        """Remove the bar; called also when the process ends in a hurry."""
+        """Remove the bar. Also called when the process ends without waiting for its threads."""
         wipe()
 
 
@@ -115,7 +115,7 @@ _presenter: ContextVar[Presenter | None] = ContextVar("presenter", default=None)
 
 
 def current() -> Presenter:
-    """Return the presenter of this context, set by the command; Prefect's engine is between command and flow."""
+    """Return the presenter that the command set. It is no argument of the flow, because Prefect calls the flow."""
     return _presenter.get() or Presenter()
 
 
@@ -131,10 +131,10 @@ def presented_by(presenter: Presenter) -> Iterator[None]:
 
 
 def bar(name: str, snapshot: Snapshot, width: int) -> str:
-    """Return a step's line in ``width`` columns: a bar where a fraction is known and there is space, and its words."""
+    """Return a step's line in ``width`` columns: a bar, if the fraction is known and there is space, and a text."""
     text = describe(snapshot)
     room = min(BAR, width - len(f"{name:14} [] {text}"))
     if snapshot.fraction is None or room < LEAST_BAR:
         return f"{name:14} {text}"[: max(width, 20)]
-    done = min(room - 1, int(room * snapshot.fraction))  # a step that runs is not at its end
+    done = min(room - 1, int(room * snapshot.fraction))  # the bar of a running step is never full
     return f"{name:14} [{'#' * done}{'.' * (room - done)}] {text}"[: max(width, 20)]

@@ -1,4 +1,4 @@
-"""What a job waits for, in a person's words: the form in the Prefect UI, and the lines on a terminal."""
+"""Describe for a person what a job waits for: in the form in the Prefect UI, and on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.shared.units import human_bytes
 
 
 class Style(NamedTuple):
-    """How a point is formatted: a sentence, a name, a path in the job's directory, and its first words."""
+    """Functions that format a sentence, a name, a path (given with the job's directory), and the first words."""
 
     text: Callable[[str], str]
     name: Callable[[str], str]
@@ -32,17 +32,17 @@ MARKDOWN = Style(
 
 
 def short_text(record: JobRecord, waiting: Waiting) -> str:
-    """Return what a job waits for, from its record alone: the release report is counted."""
+    """Return what a job waits for, from its record alone: findings of the release report are only counted."""
     return _indented(waiting, _points(record, waiting, PLAIN))
 
 
 def terminal_text(record: JobRecord, waiting: Waiting) -> str:
-    """Return what a job waits for, with the findings of the report and the files that are read next."""
+    """Return what a job waits for, with the findings of the report and the files that the next step reads."""
     return _indented(waiting, _all_points(record, waiting, PLAIN))
 
 
 def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
-    """Return the text of the form; ``by_hand`` is the command to run after the decision, where no worker goes on."""
+    """Return the text of the form. ``by_hand`` is the command to run after the decision if no worker goes on."""
     steps = record.step_names
     after = f"the job goes on with {code(steps[waiting.position])}" if steps[waiting.position :] else "the job ends"
     after += " when it is continued on its machine" if by_hand is not None else ""
@@ -64,7 +64,7 @@ def _indented(waiting: Waiting, points: Iterable[str]) -> str:
 
 
 def _all_points(record: JobRecord, waiting: Waiting, style: Style) -> list[str]:
-    from tasks.release_report.report import lines_of  # status, which must be fast, does without
+    from tasks.release_report.report import lines_of  # here, because ``status`` must be fast and does not need it
 
     return [*_points(record, waiting, style, lines_of(waiting.job_dir)), *_files(waiting, style)]
 
@@ -97,7 +97,7 @@ def _points(record: JobRecord, waiting: Waiting, style: Style, findings: Sequenc
 
 
 def _files(waiting: Waiting, style: Style) -> Iterator[str]:
-    """Yield the first files that are read next, and those that nobody corrected."""
+    """Yield the first files that the next step reads, and original files that the corrected ones do not replace."""
     _, name, path_of, label = style
     place = Path(waiting.reads)
     files = list(finished_files(place))
