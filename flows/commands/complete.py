@@ -1,7 +1,7 @@
 """Shell completion: commands, options, files and job ids (docs/commands.md), and the command ``completion``.
 
-Completion must be fast: no Prefect, no server, no complete configuration. So ids are the names of job directories, and
-nothing is offered where the jobs directory cannot be found.
+Completion must be fast. It loads neither Prefect nor the configuration, and asks no server. It takes ids from the
+names of job directories, and offers none if it does not find the jobs directory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
 
 
 def _jobs_dir(context: click.Context) -> Path:
-    """Return the jobs directory: that of the environment, else of the file's text."""
+    """Return the jobs directory from ``APP_JOBS_DIR``, else from the text of the configuration file."""
     if name := os.environ.get("APP_JOBS_DIR"):
         return Path(name)
     text = Path(str(context.params.get("config"))).read_text(encoding="utf-8", errors="replace")

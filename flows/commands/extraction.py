@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from tasks.extractor.server import ExtractionServer
 
 SHORTEST, WHOLE = 4, 36
-"""Characters of an id: of a beginning at least, and of a whole one."""
+"""Fewest characters of the beginning of an id, and the number of a whole id."""
 
 _ALLOWED = {
     "pause": "only a running job can be paused",
     "resume": "only a paused job can be resumed",
     "cancel": "a job that is completed, failed or cancelled cannot be cancelled",
 }
-"""In which states a job may be changed."""
+"""Hints by operation: in which states it is possible."""
 
 
 @click.group("extraction")
@@ -49,8 +49,7 @@ def group() -> None:
 
 
 def _on_jobs(one: Callable[..., ExtractionTask | None]) -> Callable[..., int]:
-    """Return a command that calls ``one`` for each job given, also after one has failed; its exit code is that of the
-    first error."""
+    """Return a command that calls ``one`` for each given job, and returns the exit code of the first error or 0."""
 
     @functools.wraps(one)
     def command(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], **options: Any) -> int:
@@ -184,7 +183,7 @@ def _opened(config: str, overrides: Sequence[str]) -> Iterator[ExtractionServer]
 
 
 def _named(server: ExtractionServer, ids: Sequence[str]) -> list[str]:
-    """Return the ids as the server writes them. Only for the beginning of an id are the server's jobs listed.
+    """Return whole ids. To complete the beginning of an id, list the server's jobs.
 
     Raises ``InputError`` (``extraction-unknown``, ``id-ambiguous``).
     """
@@ -206,7 +205,7 @@ def _named(server: ExtractionServer, ids: Sequence[str]) -> list[str]:
 
 
 def _explained(error: SluiceError, server: ExtractionServer, job_id: str) -> SluiceError:
-    """Return the error of an operation on one job, worded for that job if its status has a special meaning."""
+    """Return the error of an operation on one job, reworded if its HTTP status has a special meaning there."""
     operation, status = str(error.operation), error.answered
     if status == 404:
         hint = f"see: {about('extraction list')}; is services.extractor.base_url the right server?"

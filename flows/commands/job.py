@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flows.job.record import JobRecord
 
 STOPS = 5
-"""The exit code of job report --check when something speaks against a release."""
+"""The exit code of ``job report --check`` if the report has stops."""
 
 
 @click.group("job")
@@ -111,7 +111,7 @@ def _report_is_due(record: JobRecord) -> bool:
 
 
 def _made_again(config: str, job_id: str, overrides: tuple[str, ...]) -> JobRecord:
-    """Run a waiting or complete job once more to make its release report. Its lines go to stderr.
+    """Run a waiting or complete job once more to make its release report. Print to stderr.
 
     Raises:
         InputError: the workers of a deployment run the job.
@@ -199,7 +199,7 @@ def prune(config: str, older_than: timedelta, yes: bool, overrides: tuple[str, .
                     with patience(f"deleting job {record.id}"):
                         remove(session, record.id)
                 except JobBusyError:
-                    continue  # it goes on meanwhile
+                    continue  # it was continued meanwhile
                 except StorageError as error:
                     print_line(error.render(), err=True)
                     code = 1

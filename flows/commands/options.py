@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands, each with one meaning and one text."""
+"""Arguments and options of several commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Age(click.ParamType[timedelta]):
 
 
 def server_job(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Return the whole id of a job of the extraction server, or ``new``; a wrong one could not be taken back."""
+    """Return the id of an extraction job, or ``new``. It must be whole, because a wrong choice cannot be undone."""
     try:
         return value if value in (None, "new") else str(UUID(value))
     except ValueError:
@@ -46,7 +46,7 @@ def server_job(_: click.Context, __: click.Parameter, value: str | None) -> str 
 
 
 def job_inputs(function: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Add the arguments of a new job to a command: its first ones are a ``JobInputs`` and the errors of arguments."""
+    """Add the arguments of a new job to a command. Pass them as a ``JobInputs`` and the errors in them."""
 
     @functools.wraps(function)
     def command(config: str, inputs: tuple[str, ...], **given: Any) -> int | None:

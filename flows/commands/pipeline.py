@@ -153,7 +153,7 @@ def _go_on(
     session: Session, record: JobRecord, inputs: JobInputs, *,
     answer: Answer | None, position: int | None, progress: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Check what is left to do, record the answer or reset, and run the job here or hand it to its worker."""
+    """Check the remaining steps, record the answer or the reset, and run the job here or give it to its worker."""
     from flows.commands.review import REFUSED
     from flows.job.record import RecordWriter, at
     from flows.session import execute, outcome
@@ -207,7 +207,7 @@ def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[s
 
 
 def _read(inputs: JobInputs, wrong: Sequence[SluiceError]) -> LoadedConfig:
-    """Return the configuration of a new job; leave the command after all findings if it or an argument is ``wrong``."""
+    """Return the configuration of a new job. If it or an argument has errors, print all findings and exit."""
     from config import ConfigError
     from flows.job.preflight import file_findings
 
@@ -219,7 +219,7 @@ def _read(inputs: JobInputs, wrong: Sequence[SluiceError]) -> LoadedConfig:
         findings += [*loaded.warnings, *file_findings(loaded.config, inputs.step_inputs())]
     except ConfigError as error:
         findings += error.findings
-    except InputError as error:  # of the jobs directory
+    except InputError as error:  # the jobs directory is unsafe
         findings.append(error)
     print_findings(findings)
     return click.get_current_context().exit(2)
@@ -228,7 +228,7 @@ def _read(inputs: JobInputs, wrong: Sequence[SluiceError]) -> LoadedConfig:
 def _check(
     loaded: LoadedConfig, inputs: JobInputs, *, done: Iterable[int] = (), job_dir: Path | None = None
 ) -> list[str]:
-    """Print what the checks of all steps but those ``done`` find; leave the command after errors.
+    """Check all steps except those at the positions ``done``, and print the findings. Exit if there are errors.
 
     Return the warnings, so that the steps do not repeat them.
     """
@@ -251,14 +251,14 @@ def _check(
 
 
 def _check_rest(session: Session, record: JobRecord, inputs: JobInputs, position: int | None) -> list[str]:
-    """Check the remaining steps, those from ``position`` on among them, as ``_check`` does."""
+    """Check the steps that are not complete, and with a ``position`` all steps from there on, as ``_check`` does."""
     kept = record.steps if position is None else record.steps[: position - 1]
     done = [step.position for step in kept if step.state == "completed"]
     return _check(session.loaded, inputs, done=done, job_dir=session.jobs_dir / record.id)
 
 
 def _left_to_worker(session: Session, job_id: str, said: str, *, as_json: bool) -> int:
-    """Print what is ``said`` of a job that a worker runs; return the exit code."""
+    """Print ``said`` about a job that a worker runs, and with ``as_json`` its status; return the exit code."""
     from flows.reports.status import status_of
 
     print_line(said, err=as_json)

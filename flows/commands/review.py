@@ -26,7 +26,7 @@ def of_options(approve: bool, reject: bool, by: str | None, comment: str) -> Ans
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
     if comment and not (approve or reject or on_terminal()):
         raise click.UsageError("--comment is recorded with a decision: add --approve or --reject")
-    if by is not None and not by.strip():  # --by "$REVIEWER" with an empty variable would record the user of a script
+    if by is not None and not by.strip():  # an empty variable in --by "$REVIEWER" would mean the user of the script
         raise click.UsageError("--by needs a name")
     return answer(approve, by, comment) if approve or reject else None
 
@@ -47,9 +47,9 @@ def refuse_ended(record: JobRecord, given: Answer | None) -> None:
 def decided(
     api: PrefectApi, record: JobRecord, given: Answer | None, by: str | None, comment: str, *, err: bool
 ) -> tuple[Answer | None, bool]:
-    """Return the decision with which a job goes on, and whether it does: not if it is complete, or waits for one.
+    """Return the answer, and whether the job goes on: not if it is complete, or still waits for an answer.
 
-    Without an answer, show the findings and what will leave, and on a terminal ask.
+    Without an answer, show the findings and the data that will leave. On a terminal, ask for one.
     """
     waiting = record.undecided
     if record.done or given or waiting is None or answer_left(api, record, waiting.position):
