@@ -31,7 +31,7 @@ def run(*, keep: bool, reviewed: bool) -> int:
     """Run the demo; return the exit code of the pipeline."""
     if reviewed and not on_terminal():
         raise InputError("review-needs-terminal", "demo --review needs a terminal")
-    # The demo is complete in itself: synthetic data must not reach a service that the user's environment names.
+    # Synthetic data must not reach a service that the user's environment names.
     for name in [key for key in os.environ if key.startswith(("APP_", "PREFECT_", "SLUICE_SANDBOX_"))]:
         del os.environ[name]
     directory = _directory(keep=keep)
@@ -39,7 +39,7 @@ def run(*, keep: bool, reviewed: bool) -> int:
     print_line(f"Sluice demo: {', '.join(steps)}, against sandbox services")
     jobs_dir = directory / "jobs"
     os.environ["APP_JOBS_DIR"] = str(jobs_dir)
-    server.begin(server.home_of(jobs_dir))  # it starts beside the services
+    server.begin(server.home_of(jobs_dir))  # it gets ready while the services start
     try:
         with ExitStack() as services:
             with patience("starting the sandbox services"):
@@ -56,7 +56,7 @@ def run(*, keep: bool, reviewed: bool) -> int:
 
 
 def _directory(*, keep: bool) -> Path:
-    """Return a private directory for this demo. The next demo replaces it unless it is kept."""
+    """Return a private directory for this demo. Without ``keep``, the next demo replaces it."""
     base = Path(tempfile.gettempdir()) / f"sluice-demo-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     check_jobs_dir(base)
@@ -68,7 +68,7 @@ def _directory(*, keep: bool) -> Path:
 
 
 def _decided(config: str) -> int:
-    """Ask for the decision; what the job waits for has been printed."""
+    """Ask for the decision and continue the job; return the exit code. ``pipeline start`` printed what to decide."""
     answer = review.prompt()
     if answer is None:
         return 0

@@ -1,7 +1,7 @@
 """The jobs directory: check who can write to it (docs/security.md).
 
-It must belong to this user or root, and nobody else may write to it. A link to a directory is allowed, since a person
-may have made one on purpose: the link and its target are checked.
+The directory must belong to this user or root, and no other user may write to it. It may be a symbolic link, which a
+person may have made on purpose. The link and its target must then belong to this user or root.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def check_jobs_dir(jobs_dir: Path) -> None:
-    """Raise ``InputError`` (``jobs-dir-unsafe``) if somebody else owns the directory or can write to it."""
+    """Raise ``InputError`` (``jobs-dir-unsafe``) if another user owns the directory or can write to it."""
     path = jobs_dir.absolute()
     ours = {os.geteuid(), 0}
     try:
         link, found = path.lstat(), path.stat()
     except OSError:
-        return  # it will be made, or whoever writes to it names what is wrong
+        return  # the directory will be made, or the first write reports what is wrong
     if link.st_uid not in ours or found.st_uid not in ours:
         message = f"the jobs directory belongs to another user (user id {found.st_uid})"
         hint = f"set jobs_dir to a directory of your own, or have root run: chown {os.geteuid()} {quote(str(path))}"

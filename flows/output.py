@@ -1,4 +1,4 @@
-"""Print the output of commands. A reader that went away (``| head -1``) never fails a run."""
+"""Print the output of commands. A closed pipe (``| head -1``) never fails a run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from tasks.shared.errors import SluiceError
 
 AFTER = 0.5
-"""Seconds of waiting until a person is told; nothing is silent for more than one."""
+"""Seconds after which a command prints what it waits for. No command is silent for more than a second."""
 
 _WIPE = "\r\x1b[K"
 _lock = threading.RLock()
 _drawn = False
-"""Whether the last line of the terminal is one that changes in place (``draw``)."""
+"""Whether the last line of the terminal is one that ``draw`` has shown."""
 
 
 def on_terminal() -> bool:
-    """Return whether a person can be asked."""
+    """Return whether input and output are a terminal, so that a person can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -48,7 +48,7 @@ def print_findings(findings: Iterable[SluiceError | Finding]) -> None:
 
 
 def draw(line: str) -> None:
-    """Show ``line`` on the terminal at stderr in place of the last one; any other output removes it."""
+    """Show ``line`` on stderr, a terminal, in place of the line drawn before. Any other output removes the line."""
     global _drawn
     with _lock:
         _put(_WIPE + line, err=True)
@@ -76,7 +76,7 @@ def _put(text: str, *, err: bool) -> None:
     try:
         click.echo(text, file=stream, nl=False)
     except BrokenPipeError:
-        # What is still in the buffer must go somewhere, else Python ends with an exit code of its own.
+        # Python flushes the buffer when it exits. If that failed, it would set an exit code of its own.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

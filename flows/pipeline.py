@@ -1,6 +1,6 @@
-"""The flow: prepare, then each enabled step; nothing else (docs/steps.md).
+"""The flow: prepare the job, then run each enabled step (docs/steps.md).
 
-A step is complete when its label says so; a flow run that is executed again goes on with the first that is not.
+A step is complete when its label says so. A flow run that is executed again skips the complete steps.
 """
 
 import os
@@ -34,8 +34,8 @@ from tasks.shared.report import StepReport
 from tasks.shared.step import Source, Step
 from tasks.shared.stop import Stop
 
-# In the form of the Prefect UI a union with None is a switch that hides the field: these show the field at once. The
-# form sends the defaults, and its check of them knows no None.
+# For a union with None, the form of the Prefect UI hides the field behind a switch. These types show the field at once.
+# The defaults are not None, because the form sends them and refuses None.
 OptionalText = Annotated[str | None, WithJsonSchema({"type": "string"})]
 OptionalList = Annotated[Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string"}})]
 
@@ -78,7 +78,7 @@ def pipeline(
     })  # fmt: skip
     giving_up = partial(give_up, job_id, inputs, presenter)
     with stopping(stop, giving_up), PrefectApi(configured_api(), patience=JOB_SECONDS) as api:
-        os.umask(0o077)  # a worker's own may be wider
+        os.umask(0o077)  # the umask of a worker may let other users read files
         opened = RunningJob.opened(job_id, inputs, api, presenter, stop)
         try:
             with opened as job, job.watch.running(), ending(job):
@@ -94,8 +94,8 @@ def run(job: RunningJob) -> None:
     """Run each step on the data of the steps before it.
 
     Raises:
-        prefect.exceptions.Pause: always; the run has ended, or waits for a person.
-        Exception: why it ends here.
+        prefect.exceptions.Pause: the run has ended, or waits for a person.
+        Exception: an error or a stop, after which ``ending`` ends the run.
     """
     prepare(job)
     sources = Sources(job.step_names, job.config)
@@ -121,7 +121,7 @@ def run(job: RunningJob) -> None:
 
 
 def prepare(job: RunningJob) -> None:
-    """Prepare the job; name and check the new job of a deployment, which no command has checked before."""
+    """Prepare the job. A new job of a deployment is also named and checked here, because no command did it."""
     job.prepare()
     record = job.record()
     if record.has_deployment and not any(step.started for step in record.steps):
@@ -133,7 +133,7 @@ def prepare(job: RunningJob) -> None:
 
 
 def do(job: RunningJob, step: Step, source: Source | None) -> StepReport:
-    """Run a step, unless its report is in the record, and ask its gate. Raises the exception that ended it."""
+    """Run a step unless it is complete, then call its gate. Raises the error of the step or of the gate."""
     job.stop.check()
     context = job.context(step, source)
     report = job.steps[job.position]

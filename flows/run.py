@@ -1,7 +1,7 @@
 """The command line: ``python -m flows.run`` and the console script ``sluice`` (docs/commands.md).
 
-A command is imported when it is called and imports what is slow inside its body, so that ``--help`` answers at once.
-Click's own frame handles usage errors, prompts and closed pipes; ``Root`` adds exit codes and the form of our errors.
+A command's module is imported when the command is called. Slow imports are in the bodies of commands, so that
+``--help`` answers at once. Click handles usage errors, prompts and closed pipes; ``Root`` adds exit codes and errors.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ COMMANDS = {
 
 
 class Root(click.Group):
-    """The commands: each is imported when it is used, and returns its exit code or raises an error."""
+    """The group of all commands. A command returns its exit code (``None`` for 0) or raises an error."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of the specification's table."""
+        """Return the names of the commands in the order of ``COMMANDS``."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -48,12 +48,12 @@ class Root(click.Group):
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the command and end with its exit code; print an error as reference and message, context, hint."""
+        """Call the command, print its error if it raises one, and end with its exit code."""
         try:
             code = super().invoke(ctx)
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
-        except Exception as error:  # noqa: BLE001 - the last seam: no traceback, which may quote data
+        except Exception as error:  # noqa: BLE001 - no traceback is printed: it may quote data
             code = print_error(error)
         ctx.exit(code or 0)
 
@@ -99,7 +99,7 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     os.umask(0o077)
-    for stream in (sys.stdout, sys.stderr):  # a terminal without the sign for it shows a question mark
+    for stream in (sys.stdout, sys.stderr):  # a character that the terminal cannot show becomes a question mark
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     signals.install()
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)  # Prefect's threads would try for minutes to send their last lines to an API that was away
+    os._exit(code)  # else Prefect's threads would try for minutes to send logs while the API is away
 
 
 if __name__ == "__main__":

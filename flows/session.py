@@ -1,4 +1,4 @@
-"""What the commands about jobs share: Prefect opened, a job's run executed here, its outcome printed."""
+"""Open Prefect, create or lock a job, run it in this process, and print its outcome: shared by commands."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tasks.shared.errors import TerminalError
 
 @contextmanager
 def with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
-    """Open the jobs of a configuration for a command that runs one: with Prefect."""
+    """Load Prefect and open the jobs of a configuration, for a command that runs a job."""
     api = server.chosen_api(loaded.config.jobs_dir)
-    address.use(api)  # before the import, which reads it
+    address.use(api)  # before the import of Prefect, which reads these settings
     with patience("loading Prefect's Python packages"):
         from flows import pipeline  # noqa: F401
         from flows.prefect import runs
@@ -57,10 +57,10 @@ def taken_up(
 ) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
     """Lock an existing job; yield its record and its inputs, with the configuration file as it is now.
 
-    ``extraction`` is what a person says became of a submission whose answer was lost.
+    ``extraction`` settles a submission whose answer was lost: the id of the server's job, or ``new`` to submit again.
 
     Raises:
-        JobBusyError: another process runs it.
+        JobBusyError: another process runs the job.
         InputError: there is no such job, or ``enabled_steps`` differ from the job's.
     """
     loaded = load(config, overrides)
@@ -82,7 +82,7 @@ def taken_up(
 
 
 def execute(session: Session, job_id: str, *, progress: bool, aside: bool, said: Collection[str] = ()) -> None:
-    """Run a job in this process, with step lines on stdout (on stderr if ``aside``); ``said`` was printed before."""
+    """Run a job in this process. Print step lines to stdout, or stderr if ``aside``, but no warning in ``said``."""
     from flows.job.ends import stop_recorded
     from flows.pipeline import pipeline
     from flows.prefect import runs
@@ -93,7 +93,7 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool, said:
 
 
 def outcome(session: Session, job_id: str, *, as_json: bool) -> int:
-    """Print how a job ended here, and return its exit code."""
+    """Print how the run of a job ended, and return the exit code."""
     record = session.job(job_id)
     if as_json:
         print_json(status_of(record))

@@ -1,4 +1,4 @@
-"""Build the commands that Sluice prints: quoted for a shell, and run by this installation."""
+"""Build the commands that Sluice prints: quoted for a shell, with the path of this installation if needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 
 def command(*words: str) -> str:
-    """Return a command of this program for a shell."""
+    """Return a command of Sluice, quoted for a shell."""
     return shlex.join([*_program(), *words])
 
 
@@ -31,7 +31,7 @@ def for_server(verb: str, jobs_dir: Path) -> str:
 
 @cache
 def _program() -> tuple[str, ...]:
-    """Return ``sluice`` if the shell finds it, else its path, else the module with its interpreter."""
+    """Return ``sluice`` if it is on ``PATH``, else the path of the script, else ``python -m flows.run``."""
     script = Path(sys.executable).with_name("sluice")
     if shutil.which("sluice") or script.is_file():
         return ("sluice" if shutil.which("sluice") else str(script),)

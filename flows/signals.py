@@ -1,8 +1,8 @@
-"""End a run at SIGINT or SIGTERM: between two files, and after seven seconds anyway.
+"""End a run at SIGINT or SIGTERM: between two files, or after seven seconds.
 
-While no flow runs, a signal raises ``SystemExit``. The first line of the flow's body puts the handlers of ``stopping``
-in place, because Prefect sets one of its own before. A handler only appends to a list, which a thread looks at: a lock
-in a handler could be one that the interrupted thread holds.
+While no flow runs, a signal raises ``SystemExit``. Prefect sets a handler when it begins a flow, and the flow's body
+replaces it (``stopping``). Our handlers only append to a list, which a thread reads. They take no lock, because the
+interrupted thread may hold it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flows.output import print_line
 from tasks.shared.stop import Stop
 
 STOP_SECONDS = 7.0
-"""How long a stop may take before the process ends without waiting for its threads (docs/operating.md: ten seconds)."""
+"""Seconds for a stop. Then the process ends without waiting for its threads (docs/operating.md promises ten)."""
 
 LOOK_EVERY = 0.1
 
@@ -40,8 +40,8 @@ def _exit(number: int, _frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def stopping(stop: Stop, give_up: Callable[[str], None]) -> Iterator[None]:
-    """Let signals request a stop while a flow runs. ``give_up`` gets the reason of a stop that took too long, of
-    whatever it is, just before the process ends.
+    """Let signals request a stop while a flow runs. If any stop takes too long, ``give_up`` gets its reason, which may
+    also be a cancel or suspend in the UI, and the process ends.
     """
     asked: list[int] = []
     over = threading.Event()
