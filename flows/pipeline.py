@@ -86,7 +86,7 @@ def pipeline(
         except JobBusyError as busy:
             logger.warning("%s: this one leaves it alone", busy.message)
             runs.leave()
-        except Exception as problem:  # noqa: BLE001 - the seam where defects become reports
+        except Exception as problem:  # noqa: BLE001 - a defect becomes an error of the job
             fail_early(api, job_id, problem)
 
 

@@ -38,7 +38,7 @@ class Covered:
 
     @property
     def kept(self) -> Path:
-        """The file with the manifest that was shown, so that differences can be listed."""
+        """The file with the manifest that a reviewer was shown, from which differences are listed."""
         return records_of(self.job_dir, self.position) / "shown.ndjson"
 
     def manifest(self, stop: Stop) -> Inventory:
@@ -52,7 +52,7 @@ class Covered:
             return take_inventory(self.job_dir, [self.place()], stop=stop)
 
     def obstacle(self, files: Inventory) -> str | None:
-        """Return why these files cannot be approved: unusable corrections, or a step's output edited in place."""
+        """Return why nobody can approve ``files``: unusable corrections, or output edited in place; else ``None``."""
         try:
             corrected_files(self.directory, tables=self.source.tables) if self.directory.is_dir() else None
         except DataError as error:

@@ -37,7 +37,7 @@ TYPES: Final = {
     JobState.STOPPED: "CRASHED",
     JobState.CANCELLED: "CANCELLED",
 }
-"""The type of Prefect's state for each end of a job. Its name is that of the job's state."""
+"""Prefect's state type for each end of a job. The name of the state is the job's state, capitalized."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def ending(job: RunningJob) -> Iterator[None]:
         _stopped(job, SUSPEND)
     except Stopped as stop:
         _stopped(job, str(stop))
-    except Exception as raised:  # noqa: BLE001 - the seam where defects become reports
+    except Exception as raised:  # noqa: BLE001 - a defect becomes an error of the job
         error = reported(raised)
         logger.error("%s", error.render())
         end(job, JobState.FAILED, error.render(), Problem.of(error, step=job.step_name))

@@ -68,7 +68,7 @@ class JobInputs(BaseModel):
         return load(self.config, overrides)
 
     def step_inputs(self) -> GivenInputs:
-        """Return the inputs as steps take them."""
+        """Return the inputs for the context of a step."""
         paths = (self.crtdl, self.patients, self.anonymization_config)
         crtdl, patients, rules = (Path(path) if path is not None else None for path in paths)
         return GivenInputs(crtdl, patients, self.input, rules)
@@ -90,7 +90,7 @@ class JobInputs(BaseModel):
 
 
 def job_name(loaded: LoadedConfig, planned: str | None = None) -> str:
-    """Return the name of a run: project or configuration, and date; ``planned`` is the time of a scheduled run."""
+    """Return the name of a run: project or configuration, and time: that ``planned`` by a schedule, else now."""
     when = datetime.now(UTC) if planned is None else datetime.fromisoformat(planned)
     project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
     return f"{project} {when.astimezone():%Y-%m-%d %H:%M}"

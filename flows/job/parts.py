@@ -204,7 +204,7 @@ def do_part(
             ))  # fmt: skip
     except Stopped as stopped:
         return State(type=StateType.CRASHED, name="Stopped", message=f"stopped by {stopped}")
-    except Exception as error:  # noqa: BLE001 - the seam where defects become reports
+    except Exception as error:  # noqa: BLE001 - a defect becomes an error of the job
         problem = Problem.of(reported(error))
         return Failed(message=problem.render(), data=problem)
     return Completed(data=(meter.requests, meter.retries, meter.times))

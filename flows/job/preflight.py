@@ -102,7 +102,7 @@ def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str
 
 
 def _warnings(context: CheckContext, names: Sequence[str]) -> Iterator[str]:
-    """Yield warnings about a start; errors are among the findings."""
+    """Yield warnings. Errors are findings of ``preflight``."""
     if context.given.crtdl is not None and context.job_dir is None and "extractor" not in names:
         reading = [name for name in names if "crtdl" in declared(name).needs(context.given)]
         also = f"; {' and '.join(reading)} reads only its attribute groups" if reading else ""

@@ -41,7 +41,7 @@ class Problem(StoredModel):
 
 
 def reported(error: Exception) -> SluiceError:
-    """Return an exception as an error for the record: all findings of a configuration, or a defect."""
+    """Return an exception as one error for the record. It joins the findings of a ``ConfigError``."""
     if isinstance(error, ConfigError):
         wrong = [finding for finding in error.findings if finding.level == "error"]
         return as_one_error([InputError(one.reference, one.message, context=one.key, hint=one.hint) for one in wrong])

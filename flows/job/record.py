@@ -154,7 +154,7 @@ class JobRecord(StoredModel):
 class RecordWriter:
     """The one writer of a job's labels in this process. Every write is durable when it returns.
 
-    ``mirror`` gets the record after each write. ``state`` is that of the job while this process runs it.
+    ``mirror`` gets the record after each write. ``state`` is the job's while this process runs it, else ``None``.
     """
 
     def __init__(self, api: PrefectApi, job_id: str, mirror: Callable[[JobRecord], None] = lambda _: None) -> None:

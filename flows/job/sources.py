@@ -27,7 +27,7 @@ class Sources:
         self.resources = self.resources if source.tables else source
 
     def read_by(self, step: Step) -> Source | None:
-        """Return the data that a step reads now."""
+        """Return the data that a step reads; ``None`` if it reads none."""
         of = {Reads.NOTHING: None, Reads.LATEST: self.newest, Reads.RESOURCES: self.resources}
         return of[step.reads(self._config)]
 

@@ -20,7 +20,7 @@ from tasks.shared.errors import TerminalError
 from tasks.shared.http import network
 
 ANSWER_SECONDS = 75.0
-"""The longest time for an answer of the API: a server on SQLite can stand still for a minute (docs/sizes.md)."""
+"""Seconds to wait for an answer of the API: a server on SQLite can stand still for a minute (docs/sizes.md)."""
 
 QUIET = {
     "DO_NOT_TRACK": "1",

@@ -61,7 +61,7 @@ def artifacts_of(api: PrefectApi, run_id: str) -> list[Json]:
 
 
 def delete_run(api: PrefectApi, run_id: str) -> None:
-    """Delete a run and its artifacts. The run goes last: remaining artifacts are found by it."""
+    """Delete a run and its artifacts. The run is deleted last, because it is needed to find the artifacts."""
     for artifact in artifacts_of(api, run_id):
         api.request("DELETE", f"/artifacts/{artifact['id']}")
     api.request("DELETE", f"/flow_runs/{run_id}")

@@ -30,7 +30,7 @@ from tasks.shared.errors import NetworkError, TerminalError, storage_errors
 from tasks.shared.files.part_file import write_whole
 
 START_SECONDS = 120.0
-"""The longest start: on a busy machine a new database takes half a minute."""
+"""Seconds to wait for a start. On a busy machine, a new database takes half a minute."""
 
 ANSWER_SECONDS = 10.0
 STOP_SECONDS = 15.0

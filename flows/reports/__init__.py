@@ -1,1 +1,1 @@
-"""What people see of a job: status, page, terminal, log. Never read back."""
+"""What people see of a job: status, page, terminal, log. The program never reads it back."""

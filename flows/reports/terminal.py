@@ -75,7 +75,7 @@ class Presenter:
             self._print(f"{name}: {describe(snapshot)}", err=True)
 
     def step_finished(self, step: StepReport, *, again: bool) -> None:
-        """Print the step's line."""
+        """Print the step's summary. ``again``: the step was complete before this run."""
         state = "was complete" if again else "complete"
         self._print(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
         if not again:
@@ -99,7 +99,7 @@ class Presenter:
             self._print(lines, err=self._to_stderr)
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
-        """Print that and where the job waits, and the release report in short."""
+        """Print where the job waits, and the release report in short."""
         self._print(terminal_text(record, waiting), err=self._to_stderr)
 
     def process_ends(self, words: str) -> None:
