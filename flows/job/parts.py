@@ -1,7 +1,8 @@
-"""Process groups of a step's files as Prefect tasks on Dask: ``divide`` in the job's process, ``do_part`` in a worker.
+"""Divide a step's files into parts, which run as Prefect tasks on Dask.
 
-The process that finishes a file writes its record, so nothing is merged. A worker reads the configuration and its
-secrets itself. It writes files and their records, but no label of the job.
+``divide`` runs in the job's process, ``do_part`` in a worker. The process that finishes a file writes its record, so
+nothing is merged. A worker reads the configuration and its secrets itself. It writes files and their records, but no
+label of the job.
 """
 
 from __future__ import annotations

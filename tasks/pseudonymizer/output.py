@@ -21,7 +21,7 @@ from tasks.shared.units import human_count
 OUTPUT: Final = "pseudonymized"
 
 _NAMED: Final = 20
-"""Most resources above the threshold that are named for a file."""
+"""How many resources above the threshold a file's warnings name."""
 
 Result = tuple[Chunk, Outline, list[Outline], Findings]
 """A chunk, its outline, the outlines of the answers (several if the chunk was halved), and the findings in them."""

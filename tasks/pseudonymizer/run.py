@@ -94,7 +94,7 @@ def run(context: StepContext) -> StepReport:
             budget=_WINDOW,
         )
         if todo and not part.number and probe.ask(call, begun.text).digest != begun.digest:
-            work.take_back()  # done again even if the service gives the first answer then
+            work.take_back()  # even if the next run gets the same answer as this one got first
             raise probe.changed(config)
     return _report(context, work.done(), [*files.values()], [*warnings, *begun.warnings])
 

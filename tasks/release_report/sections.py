@@ -126,9 +126,10 @@ def _identifying(facts: JobFacts, measured: Measured, found: Sequence[ReportFind
         yield "rules", "@service-rules" if facts.pseudonymized else "@no-pseudonymizer"
     if facts.kept:
         yield "kept_identifiers", ", ".join(sorted(facts.kept))
+    dates = facts.tally("dates")
     for name, word in (("dates_moved", "moved"), ("dates_unmoved", "unmoved")):
-        if lines := facts.tally("dates").get(word):
-            yield name, banded(lines, k, unit="lines")
+        if lines := dates.get(word):
+            yield name, banded(lines, k, sum(dates.values()), unit="lines")
     yield "above_89", counted(measured.above_89, k, measured.patients)
     texts = {one.path: shown_texts(one.urls, k)[:3] + shown_texts(one.systems, k)[:3] for one in measured.paths}
     rows: list[tuple[str, str, Value, Value]] = [

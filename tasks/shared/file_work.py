@@ -1,9 +1,9 @@
 """Work on files: the file is the unit of work and of resumption (docs/decisions/06-file-is-the-unit.md).
 
 A file is finished in this order: its output is on disk as ``.part``, the record ``.done/<position>/<base name>.json``
-is written, the output gets its final name. So after a kill at any moment, files with a matching record are not
-processed again, and all others are processed from their beginning. A record matches if the input (``identity``) and
-everything else that the result depends on (``terms``) are unchanged.
+is written, the output gets its final name (after a kill, from the next run). So after a kill at any moment, files with
+a matching record are not processed again, and all others are processed from their beginning. A record matches if the
+input (``identity``) and everything else that the result depends on (``terms``) are unchanged.
 """
 
 from __future__ import annotations

@@ -230,7 +230,15 @@ def test_dates_are_called_unchecked_only_if_lines_were_left_out(tmp_path: Path, 
     record(tmp_path, 2, {"dates": {"moved": 90}}, counts={"lines": lines})
     found = report(tmp_path, steps=(pseudonymizer(),))
     assert ("dates-sampled" in section(found, 8).sentences) is sampled
-    assert section(found, 6).facts["dates_moved"] == Count(unit="lines", word="about", number=90)
+    assert section(found, 6).facts["dates_moved"] == Count(unit="lines", word="all")
+
+
+def test_lines_of_patients_whose_dates_moved_and_stayed_are_counted_in_bands(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    record(tmp_path, 2, {"dates": {"moved": 92, "unmoved": 3}})
+    facts = section(report(tmp_path, steps=(pseudonymizer(),)), 6).facts
+    assert facts["dates_moved"] == Count(unit="lines", word="about", number=90)
+    assert facts["dates_unmoved"] == Count(unit="lines", word="fewer", number=5)
 
 
 @pytest.mark.parametrize(
