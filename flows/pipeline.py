@@ -91,12 +91,7 @@ def pipeline(
 
 
 def run(job: RunningJob) -> None:
-    """Run each step on the data of the steps before it.
-
-    Raises:
-        prefect.exceptions.Pause: the run has ended, or waits for a person.
-        Exception: an error or a stop, after which ``ending`` ends the run.
-    """
+    """Run each step on the data of the steps before it. Raises ``Pause`` at the end or at a wait, or a step's error."""
     prepare(job)
     sources = Sources(job.step_names, job.config)
     waits = Waits(job, sources)
@@ -126,8 +121,7 @@ def prepare(job: RunningJob) -> None:
     record = job.record()
     if record.has_deployment and not any(step.started for step in record.steps):
         job.api.change(job.id, name=job_name(job.loaded, record.created))
-        findings = preflight(job.loaded, job.inputs, tell=logger.warning)
-        if findings:
+        if findings := preflight(job.loaded, job.inputs, tell=logger.warning):
             raise as_one_error(findings)
     job.show()
 
