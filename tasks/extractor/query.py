@@ -8,6 +8,7 @@ from typing import Final
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import parse_document, read_content
 from tasks.shared.fhir.resource import ID
+from tasks.shared.files.named_file import JsonFile
 
 PATIENTS: Final = "patients.txt"
 """The job's own copy of the patients it was started with (0600)."""
@@ -28,10 +29,9 @@ def read_query(path: Path) -> bytes:
     return content
 
 
-def own_patients(job_dir: Path, given: Path) -> Path:
+def own_patients(job_dir: Path | None, given: Path) -> Path:
     """Return the job's own copy of the file of patients, if it has one, else the file that was given."""
-    copy = job_dir / PATIENTS
-    return copy if copy.is_file() else given
+    return job_dir / PATIENTS if job_dir is not None and (job_dir / PATIENTS).is_file() else given
 
 
 def read_patients(path: Path) -> tuple[str, ...]:
@@ -40,13 +40,8 @@ def read_patients(path: Path) -> tuple[str, ...]:
     Raises ``InputError``: ``patients-unreadable``, ``patients-invalid`` (names the lines, never an id),
     ``patients-empty``.
     """
-    if path.exists() and not path.is_file():  # a pipe can be read only once
-        raise InputError("patients-unreadable", "the list of patient ids is not a regular file", context=str(path))
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        what = f"the file of patient ids cannot be read: {error.strerror or type(error).__name__}"
-        raise InputError("patients-unreadable", what, context=str(path)) from None
+        text = JsonFile("patients", "the file of patient ids").read(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         message = "the file of patient ids is not UTF-8"
         raise InputError("patients-unreadable", message, context=str(path), hint="save it as UTF-8") from None

@@ -35,15 +35,13 @@ def patients_unused(given: GivenInputs) -> InputError:
 def checks(context: CheckContext) -> Iterator[SluiceError]:
     """Yield the errors of the patients and the input."""
     given = context.given
-    if given.patients is not None:
-        patients = own_patients(context.job_dir, given.patients) if context.job_dir is not None else given.patients
-        if is_url(given.input or ""):
-            yield patients_unused(given)
-        else:
-            try:
-                read_patients(patients)
-            except InputError as error:
-                yield error
+    if given.patients is not None and is_url(given.input or ""):
+        yield patients_unused(given)
+    elif given.patients is not None:
+        try:
+            read_patients(own_patients(context.job_dir, given.patients))
+        except InputError as error:
+            yield error
     if given.input is not None and not is_url(given.input):
         yield InputError(
             "input-is-directory", "extractor takes the URL of a result, INPUT is a directory",
