@@ -8,12 +8,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from tasks.shared.errors import ServiceError
 from tasks.shared.http.answer import place
+from tasks.shared.http.url_names import is_url
 
-_SCHEME: Final = re.compile(r"https?://", re.IGNORECASE)
-_OTHER_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_HOST: Final = re.compile(
-    r"[A-Za-z0-9_.-]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+"
-)
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_HOST: Final = re.compile(r"[A-Za-z0-9_.-]+:[0-9]{1,5}|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 _UUID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _JOB_ID: Final = re.compile(_UUID, re.IGNORECASE | re.ASCII)
 _RESULT: Final = re.compile(rf"/fhir/(__status/{_UUID}/?|(extraction|result)/.+)\Z", re.IGNORECASE)
@@ -32,38 +30,30 @@ def resolve(url: str, base_url: str) -> str:
     of ``base_url``) gets the scheme of ``base_url``. Everything else is a path under ``base_url``, with or without the
     path of ``base_url``. Raises ``ServiceError`` (``result-url``) for anything but an HTTP URL.
     """
-    text = url.strip()
-    if not text or any(ord(char) < 33 for char in text) or (_OTHER_SCHEME.match(text) and not _SCHEME.match(text)):
-        raise _unusable(base_url)
-    if _SCHEME.match(text):
-        return _checked(text)
-    base, stripped = urlsplit(base_url), text.lstrip("/")
-    host, slash, _ = stripped.partition("/")
-    known = host.lower() in {base.netloc.lower(), base.hostname, "localhost"} or _HOST.fullmatch(host) is not None
-    if known and (text.startswith("//") or (slash and not text.startswith("/"))):
-        return _checked(f"{base.scheme}://{stripped}")
-    prefix = base.path.strip("/")
-    if prefix and text.startswith("/") and f"{stripped}/".startswith(f"{prefix}/"):
-        stripped = stripped[len(prefix) :].lstrip("/")
-    return _checked(f"{base_url.rstrip('/')}/{stripped}")
-
-
-def _checked(url: str) -> str:
+    absolute = _absolute(url.strip(), base_url)
     try:
-        parts = urlsplit(url)
-        usable = bool(parts.hostname) and parts.port != 0
+        usable = is_url(absolute) and bool(urlsplit(absolute).hostname)
     except ValueError:
         usable = False
     if not usable:
-        raise _unusable(url)
-    return url
+        hint = "see the base URL in the settings of the extraction server"
+        what = "extractor: the server gave a URL that cannot be used"
+        raise ServiceError("result-url", what, context=place(absolute), hint=hint)
+    return absolute
 
 
-def _unusable(url: str) -> ServiceError:
-    """Return the error for a URL from the server. It shows ``url``: that URL, or the server's if it cannot be shown."""
-    hint = "see the base URL in the settings of the extraction server"
-    what = "extractor: the server gave a URL that cannot be used"
-    return ServiceError("result-url", what, context=place(url), hint=hint)
+def _absolute(text: str, base_url: str) -> str:
+    if _SCHEME.match(text):
+        return text
+    base, path = urlsplit(base_url), text.lstrip("/")
+    host, slash, _ = path.partition("/")
+    known = host.lower() in {base.netloc.lower(), base.hostname, "localhost"} or _HOST.fullmatch(host) is not None
+    if known and (text.startswith("//") or (slash and not text.startswith("/"))):
+        return f"{base.scheme}://{path}"
+    prefix = base.path.strip("/")
+    if prefix and text.startswith("/") and f"{path}/".startswith(f"{prefix}/"):
+        path = path[len(prefix) :].lstrip("/")
+    return f"{base_url.rstrip('/')}/{path}"
 
 
 def is_result_url(url: str) -> bool:
