@@ -20,7 +20,7 @@ from flows.jobs_dir import load
 from flows.output import patience, print_findings, print_line
 from flows.shell import about
 from tasks.extractor.query import read_query
-from tasks.extractor.task import ExtractionTask, Priority
+from tasks.extractor.task import PRIORITIES, ExtractionTask
 from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.units import human_count, human_seconds
@@ -118,9 +118,8 @@ def list_(config: str, ids: tuple[str, ...], overrides: tuple[str, ...]) -> None
         return
     print_line(f"{'EXTRACTION':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
     for task in tasks:
-        authored = (task.authored or "")[:19].replace("T", " ")
-        progress = task.describe_progress()
-        print_line(f"{task.id:36}  {task.state:21}  {task.priority:8}  {authored:20}  {progress}")
+        authored = task.authored[:19].replace("T", " ")
+        print_line(f"{task.id:36}  {task.state:21}  {task.priority:8}  {authored:20}  {task.progress}")
 
 
 @group.command()
@@ -162,14 +161,14 @@ def delete(server: ExtractionServer, job_id: str) -> None:
 @_on_jobs
 @click.option(
     "--priority",
-    type=click.Choice(["high", "normal"]),
+    type=click.Choice([*PRIORITIES]),
     default="high",
     show_default=True,
     help="Jobs with high priority start before normal ones.",
 )
 def prioritize(server: ExtractionServer, job_id: str, priority: str) -> ExtractionTask:
     """Change the priority of jobs."""
-    return server.prioritize(job_id, Priority(priority))
+    return server.prioritize(job_id, priority)
 
 
 @contextmanager
@@ -212,7 +211,7 @@ def _explained(error: SluiceError, server: ExtractionServer, job_id: str) -> Slu
         return InputError("extraction-unknown", "the extraction server has no such job", context=job_id, hint=hint)
     if operation in _ALLOWED and status in (409, 412):
         task = server.look(job_id)
-        state = (task.status if task is not None else None) or "not known"
+        state = task.state if task is not None else "not known"
         what = f"{operation} is not allowed in the job's state: {state}"
         return ServiceError("extraction-state", what, context=job_id, hint=_ALLOWED[operation])
     return error
@@ -220,13 +219,13 @@ def _explained(error: SluiceError, server: ExtractionServer, job_id: str) -> Slu
 
 def _described(task: ExtractionTask) -> str:
     facts = {
-        "state": f"{task.status} ({task.task_status})" if task.status else task.task_status,
-        "priority": str(task.priority),
+        "state": f"{task.state} ({task.task_status})",
+        "priority": task.priority,
         "authored": task.authored,
         "started": task.started,
         "ended": task.ended,
         "took": human_seconds(task.seconds) if task.seconds is not None else None,
-        "progress": task.describe_progress(),
+        "progress": task.progress,
         "consent audit files": len(task.consent_urls) or None,
     }
     return "\n".join([f"extraction {task.id}", *(f"  {name:20} {value}" for name, value in facts.items() if value)])

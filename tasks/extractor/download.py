@@ -17,7 +17,6 @@ from tasks.extractor.server import TRANSIENT, ExtractionServer
 from tasks.extractor.urls import resolve, same_host
 from tasks.shared.errors import ServiceBusyError, SluiceError, StorageError
 from tasks.shared.file_work import Done
-from tasks.shared.files.data_directory import is_consent_name
 from tasks.shared.files.part_file import PartFile, publish
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import Call
@@ -54,8 +53,6 @@ def import_files(
         told = result.counts[wanted[one.file]]
         if told is not None and told != one.counts["lines"]:
             warnings.append(f"{one.file}: the manifest counts {told:,} lines, the file has {one.counts['lines']:,}")
-    if named := [base for base in wanted if is_consent_name(f"{base}.ndjson")]:
-        warnings.append(f"imported as data, though named like consent audit files: {', '.join(named[:5])}")
     return done
 
 
@@ -63,8 +60,8 @@ def fetch_beside(
     context: StepContext, server: ExtractionServer, urls: Iterable[str], directory: Path, warnings: list[str]
 ) -> None:
     """Fetch files that no later step reads (reports, consent audits). A file that cannot be fetched is a warning."""
-    for number, url in enumerate(dict.fromkeys(urls), start=1):
-        name = file_name(url) or f"file-{number}"
+    for url in dict.fromkeys(urls):
+        name = file_name(url) or "file"
         try:
             if not (directory / name).exists():
                 _fetch(context, server, resolve(url, server.base_url), directory / name)

@@ -16,39 +16,33 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tasks.extractor.server import TRANSIENT, ExtractionServer, poll_request
-from tasks.extractor.task import JobStatus
 from tasks.extractor.urls import job_id_of
-from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError, TransientError
+from tasks.shared.errors import TerminalError, TransientError
 from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.errors import error_for
 from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.log import logger
 from tasks.shared.step import StepContext
 from tasks.shared.units import human_count, human_seconds
 
+RUNNING: Final = frozenset({102, 202})
+"""Statuses of a job in progress."""
+
+_PAUSED: Final = "PAUSED"
+_TEMP_FAILED: Final = "TEMP_FAILED"
 _PERCENT: Final = re.compile(r"(\d{1,3})(?:[.,]\d+)?\s?%", re.ASCII)
-_STATUS: Final = re.compile(rf"\b({'|'.join(JobStatus)})\b")
+_STATE: Final = re.compile(r"\b(PENDING|RUNNING_(?:GET_COHORT|PROCESS_BATCH|PROCESS_CORE)|PAUSED|TEMP_FAILED)\b")
 _COHORT: Final = re.compile(r"cohort[^\d\n]{0,40}(\d{1,9})\b", re.IGNORECASE | re.ASCII)
-_PHRASE: Final = re.compile(
-    r"(Getting cohort|Processing batches(?: \(\d{1,3}\s?%\))?|Processing core resources|Pending|Paused)\Z", re.ASCII
-)
+_PHRASE: Final = re.compile(r"Getting cohort|Processing batches|Processing core resources|Pending|Paused")
 
 
 @dataclass(frozen=True)
-class Gone:
-    """The server has no such job any more; ``status`` is 404 or 410."""
-
-    status: int
-
-
-@dataclass(frozen=True)
-class ProgressText:
+class Progress:
     """The progress of a running job: one line, the completed fraction and the state, if known."""
 
     text: str
-    fraction: float | None = None
-    state: str = ""
+    fraction: float | None
+    state: str
 
 
 class Poller:
@@ -64,31 +58,25 @@ class Poller:
         self._trouble = ""
         self._state = ""
 
-    def wait(self, status_url: str, *, direct: bool = False) -> Answer | Gone:
-        """Poll until the job is complete (the 200) or gone. ``direct``: the URL is that of a complete result.
+    def wait(self, status_url: str, *, direct: bool = False) -> Answer:
+        """Poll until the job is no longer in progress; return the answer that tells so, whatever its status.
 
-        Raises ``ServiceError`` (``extraction-failed``, and for any other final answer), ``ServiceBusyError``
-        (``result-not-complete``, a 202 with ``direct``), ``TerminalError`` (``extraction-timeout``), ``Stopped``.
+        With ``direct`` the URL is that of a complete result, so an answer in ``RUNNING`` is returned, too.
+
+        Raises ``TerminalError`` (``extraction-timeout``), ``Stopped``.
         """
         sleep = self._context.stop.sleep
         contact, interval, backoff = time.monotonic(), self._first, self._first
         while True:
             answer = self._poll(status_url)
-            status = answer.status if answer is not None else None
-            if answer is not None and status == 200:
-                return answer
-            if answer is not None and status in (202, 102):
-                if direct:
-                    raise _not_complete(status_url, status)
+            if answer is not None and answer.status in RUNNING and not direct:
                 contact = time.monotonic()
                 self._show(answer, job_id_of(status_url))
                 sleep(interval)
                 interval, backoff = min(2 * interval, self._longest), self._first
                 continue
-            if status in (404, 410):
-                return Gone(status)
-            if answer is not None and status not in TRANSIENT:
-                raise _failed(status_url, answer)
+            if answer is not None and answer.status not in TRANSIENT:
+                return answer
             silence = time.monotonic() - contact
             if silence > self._window:
                 raise self._timeout(status_url, silence)
@@ -120,7 +108,7 @@ class Poller:
         what = f"got neither 200 nor 202 from the server for {human_seconds(silence)}"
         hint = "pipeline continue asks for the same job again; services.extractor.extraction_timeout is the limit"
         task = self._server.look(job_id_of(status_url))
-        if task is not None and task.status == JobStatus.TEMP_FAILED:
+        if task is not None and task.state == _TEMP_FAILED:
             what = f"was answered 503 for {human_seconds(silence)}: the job is in the state TEMP_FAILED"
             hint = f"resume it on the server with {self._resume(task.id)}, then continue the job"
         return poll_request(status_url).error(TerminalError, "extraction-timeout", what, hint=hint)
@@ -130,38 +118,35 @@ class Poller:
 
     def _show(self, answer: Answer, job_id: str) -> None:
         """Show the progress in a 202. For a paused or temporarily failed job, show the state of its Task."""
-        told = progress_text(answer)
+        told = read_progress(answer)
         state, text = told.state, told.text
-        if state in (JobStatus.PAUSED, JobStatus.TEMP_FAILED):
-            task = self._server.look(job_id)
-            state = (task.status if task is not None else "") or state
-        if state == JobStatus.PAUSED:
+        if state in (_PAUSED, _TEMP_FAILED) and (task := self._server.look(job_id)) is not None:
+            state = task.state
+        if state == _PAUSED:
             text = f"PAUSED on the server ({text}); resume it with {self._resume(job_id)}"
-        elif state == JobStatus.TEMP_FAILED:
+        elif state == _TEMP_FAILED:
             text = f"failed temporarily, the server tries again ({text})"
         if state and state != self._state:
             logger.info("extraction job %s: %s", job_id, state)
-            if state == JobStatus.PAUSED:
+            if state == _PAUSED:
                 self._context.meter.warn(f"the extraction is {text}")
         self._state = state or self._state
-        paused = state == JobStatus.PAUSED
-        self._context.meter.set_status(f"extracting: {text}", fraction=told.fraction, stands=paused)
+        self._context.meter.set_status(f"extracting: {text}", fraction=told.fraction, stands=state == _PAUSED)
 
 
-def progress_text(answer: Answer) -> ProgressText:
+def read_progress(answer: Answer) -> Progress:
     """Return the progress in a 202."""
-    text = _last_informational(parse_json(answer.body))
-    phrase = _PHRASE.match(answer.headers.get("x-progress", "").strip())
-    status = _STATUS.search(text)
-    percent = _PERCENT.search(text) or (_PERCENT.search(phrase[1]) if phrase is not None else None)
-    fraction = min(100, int(percent[1])) / 100 if percent is not None else None
-    parts = [phrase[1] if phrase is not None else status[1] if status is not None else ""]
-    if fraction is not None and "%" not in parts[0]:
+    header, text = answer.headers.get("x-progress", ""), _last_informational(parse_json(answer.body))
+    phrase, state = _PHRASE.match(header), _STATE.search(text)
+    parts = [phrase[0] if phrase is not None else state[0] if state is not None else ""]
+    fraction = None
+    if (percent := _PERCENT.search(text) or _PERCENT.search(header)) is not None:
+        fraction = min(100, int(percent[1])) / 100
         parts.append(f"{fraction:.0%}")
     if (size := _COHORT.search(text)) is not None:
         parts.append(f"cohort of {human_count(int(size[1]), 'patient')}")
-    paused = JobStatus.PAUSED if phrase is not None and phrase[1] == "Paused" else ""
-    return ProgressText(", ".join(filter(None, parts)) or "running", fraction, status[1] if status else paused)
+    paused = _PAUSED if parts[0] == "Paused" else ""
+    return Progress(", ".join(filter(None, parts)) or "running", fraction, state[0] if state is not None else paused)
 
 
 def _last_informational(outcome: Any) -> str:
@@ -172,18 +157,3 @@ def _last_informational(outcome: Any) -> str:
         and (issue.get("code") == "informational" or issue.get("severity") == "information")
     ]
     return texts[-1] if texts else ""
-
-
-def _failed(status_url: str, answer: Answer) -> SluiceError:
-    """Return the error for a status that ends the polling."""
-    if answer.status == 500:
-        hint, what = "see the server's log for the reason, then start a new job", "was answered 500: the job has failed"
-        wrong = poll_request(status_url).error(ServiceError, "extraction-failed", what, hint=hint, status=500)
-        return wrong.made_from(answer)
-    return error_for(answer, poll_request(status_url), transient=TRANSIENT)
-
-
-def _not_complete(url: str, status: int | None) -> ServiceBusyError:
-    what = f"was answered {status}: the result that INPUT names is not complete yet"
-    hint = "continue the job when it is"
-    return poll_request(url).error(ServiceBusyError, "result-not-complete", what, hint=hint, status=status)

@@ -6,8 +6,9 @@ Only a ``TransientError`` is worth another attempt. A 500 never is one: the serv
 from __future__ import annotations
 
 import base64
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,10 @@ import msgspec
 
 from config import PipelineConfig
 from tasks.extractor.poll_transport import PollTransport
-from tasks.extractor.task import ExtractionTask, JobStatus, Priority, parse_task, parse_tasks
+from tasks.extractor.task import PRIORITIES, ExtractionTask, parse_task, parse_tasks
 from tasks.extractor.urls import is_job_id, job_id_of, resolve, service_url
 from tasks.shared.errors import InputError, ServiceError, SluiceError
-from tasks.shared.fhir.crtdl import read_content
+from tasks.shared.fhir.crtdl import parse_document, read_content
 from tasks.shared.fhir.resource import ID, list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import Call, ServiceClient
@@ -38,24 +39,16 @@ TRANSIENT: Final = frozenset({408, 429, *range(501, 600)})
 LARGEST_SUBMISSION: Final = 2 << 20
 """Most bytes of a submission: a deployed server answers 500 to a larger one, and creates no job."""
 
+HINT: Final = "is services.extractor.base_url an extraction server, or is a login page or a proxy in front of it?"
+
 _EVERY_ANSWER: Final = frozenset({*range(100, 300), *range(400, 600)})
-_STALE: Final = frozenset({409, 412})
-"""Statuses for an outdated version of a Task: 409 as documented, 412 from deployed servers."""
-_REPEATS: Final = 10
+_BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
+_PATIENT: Final = re.compile(rf"Patient/({ID.pattern})")
+_CHANGES: Final = 10
+"""Attempts to change a job whose version changes meanwhile, as it does whenever a batch ends."""
 _PAUSE: Final = 0.2
-_FINAL: Final = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
-_ALLOWED: Final = {
-    "pause": frozenset(status for status in JobStatus if status.startswith("RUNNING")),
-    "resume": frozenset({JobStatus.PAUSED}),
-    "cancel": frozenset(JobStatus) - _FINAL,
-}
-"""Operation → states of a job that allow it. Other operations are always allowed."""
-_HINT: Final = "is services.extractor.base_url an extraction server, or is a login page in front of it?"
 
 T = TypeVar("T")
-
-
-_BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
 
 
 class MetadataProbe:
@@ -126,9 +119,7 @@ class ExtractionServer:
         ``ServiceBusyError``, ``NetworkError``.
         """
         content, kind = (crtdl, JSON) if isinstance(crtdl, bytes) else (read_content(crtdl), FHIR_JSON)
-        if parse_json(content) is None:
-            where = str(crtdl) if isinstance(crtdl, Path) else None
-            raise InputError("crtdl-not-json", "the CRTDL is not valid JSON", context=where, operation="submit")
+        parse_document(content, crtdl if isinstance(crtdl, Path) else Path("CRTDL"))
         parameters = [{"name": "crtdl", "valueBase64Binary": base64.b64encode(content).decode("ascii")}]
         parameters += [{"name": "patient", "valueString": patient} for patient in patients]
         body = msgspec.json.encode({"resourceType": "Parameters", "parameter": parameters})
@@ -140,9 +131,8 @@ class ExtractionServer:
         answer = self._send(call, retry=False)
         location = answer.headers.get("content-location", "").strip()
         if not location:
-            hint = "is services.extractor.base_url an extraction server, and does a proxy drop headers?"
             what = "without a Content-Location, so the job's address is unknown"
-            raise wrong_answer(answer, _request(call), what, reference="content-location-missing", hint=hint)
+            raise _unexpected(answer, call, what, "content-location-missing")
         status_url = resolve(location, self.base_url)
         if not is_job_id(job_id_of(status_url)):
             raise _unexpected(answer, call, "with a Content-Location that names no job: its last segment is no UUID")
@@ -158,20 +148,18 @@ class ExtractionServer:
         url, headers = service_url(self.base_url, "$evaluate-cohort"), {"Content-Type": JSON}
         call = Call("POST", url, "preview", query, headers, self._preview_timeout)
         answer = self._send(call)
-        found = object_of(_json_of(answer))
+        found = object_of(json_of(answer))
         items = [object_of(object_of(entry).get("item")) for entry in list_of(found.get("entry"))]
-        references = [str(item.get("reference")) for item in items]
-        ids = [reference.removeprefix("Patient/") for reference in references]
-        whole = all(one.startswith("Patient/") for one in references) and all(map(ID.fullmatch, ids))
-        if found.get("resourceType") != "List" or not whole:
+        patients = [_PATIENT.fullmatch(str(item.get("reference"))) for item in items]
+        if found.get("resourceType") != "List" or None in patients:
             raise _unexpected(answer, call, "with something other than a List of Patient/<id>")
-        return tuple(dict.fromkeys(ids))
+        return tuple(dict.fromkeys(patient[1] for patient in patients if patient is not None))
 
     def tasks(self, ids: Sequence[str] = ()) -> list[ExtractionTask]:
         """Return these jobs, or all, newest first."""
         call = Call("GET", service_url(self.base_url, "Task") + (f"?_id={','.join(ids)}" if ids else ""), "task")
         answer = self._send(call)
-        found = parse_tasks(_json_of(answer))
+        found = parse_tasks(json_of(answer))
         if found is None:
             raise _unexpected(answer, call, "with something other than a Bundle")
         return found
@@ -190,43 +178,29 @@ class ExtractionServer:
     def change(self, job_id: str, operation: str) -> ExtractionTask:
         """``pause``, ``resume`` or ``cancel`` a job; return the updated Task.
 
-        After a 409 or 412 the request is repeated if the state of the Task still allows the operation. After other
-        errors it is not, since the first attempt may have worked. Raises ``ServiceError``, status 409 or 412 if the
-        state does not allow the operation.
+        Raises ``ServiceError``, status 409 if the state of the job does not allow it. After other errors the request
+        is not repeated, since the first attempt may have worked.
         """
         call = Call("POST", self._task_url(job_id, f"${operation}"), operation, b"")
-        return self._until_fresh(job_id, operation, lambda: self._ask(call, retry=False))
+        return _until_fresh(lambda: self._ask(call, retry=False))
 
     def delete(self, job_id: str) -> None:
-        """Remove a job and its result files; repeated as ``change`` is."""
+        """Remove a job and its result files."""
         call = Call("DELETE", self._task_url(job_id), "delete")
-        self._until_fresh(job_id, "delete", lambda: self._send(call, retry=False))
+        _until_fresh(lambda: self._send(call, retry=False))
 
-    def prioritize(self, job_id: str, priority: Priority) -> ExtractionTask:
-        """Change a job's priority. After a 409 or 412 the version is read again: it changes whenever a batch ends."""
-        return self._until_fresh(job_id, "prioritize", lambda: self._put(self.task(job_id), priority))
+    def prioritize(self, job_id: str, priority: str) -> ExtractionTask:
+        """Change a job's priority (a key of ``PRIORITIES``)."""
+        return _until_fresh(lambda: self._put(self.task(job_id), PRIORITIES[priority]), stale=(409, 412))
 
-    def _put(self, task: ExtractionTask, priority: Priority) -> ExtractionTask:
+    def _put(self, task: ExtractionTask, priority: str) -> ExtractionTask:
         body = {
-            "resourceType": "Task", "id": task.id, "status": task.task_status, "intent": task.intent,
-            "priority": priority.code,
+            "resourceType": "Task", "id": task.id, "status": task.task_status, "intent": "order", "priority": priority,
         }  # fmt: skip
-        headers = {"Content-Type": FHIR_JSON, "If-Match": f'W/"{task.version or ""}"'}
+        headers = {"Content-Type": FHIR_JSON, "If-Match": f'W/"{task.version}"'}
         call = Call("PUT", self._task_url(task.id), "prioritize", msgspec.json.encode(body), headers)
         self._send(call, retry=False)
         return self.task(task.id)  # the body of a successful PUT is not specified
-
-    def _until_fresh(self, job_id: str, operation: str, call: Callable[[], T]) -> T:
-        """Repeat a call after a 409 or 412, at most ten times, while the job's state allows the operation."""
-        for attempt in range(1, _REPEATS):
-            try:
-                return call()
-            except ServiceError as error:
-                task = self.look(job_id) if error.answered in _STALE else None
-                if task is None or task.status not in _ALLOWED.get(operation, frozenset(JobStatus)):
-                    raise
-            time.sleep(_PAUSE * attempt)
-        return call()
 
     def _send(self, call: Call, *, retry: bool = True) -> Answer:
         """Send a request that is answered with FHIR."""
@@ -236,7 +210,7 @@ class ExtractionServer:
     def _ask(self, call: Call, *, retry: bool) -> ExtractionTask:
         """Send a request that is answered with a Task."""
         answer = self._send(call, retry=retry)
-        task = parse_task(_json_of(answer))
+        task = parse_task(json_of(answer))
         if task is None:
             raise _unexpected(answer, call, "with something other than a Task")
         return task
@@ -245,13 +219,26 @@ class ExtractionServer:
         return service_url(self.base_url, "Task", job_id, *more)
 
 
-def _json_of(answer: Answer) -> Any:
+def json_of(answer: Answer) -> Any:
+    """Return the value of a JSON answer; ``None`` for any other."""
     return parse_json(answer.body) if answer.says_json else None
 
 
-def _request(call: Call) -> RequestContext:
-    return RequestContext(SERVICE, call.operation, call.method, call.url)
+def _until_fresh(change: Callable[[], T], *, stale: Collection[int] = (412,)) -> T:
+    """Repeat a change after a status that means that the version of the Task is stale.
+
+    Deployed servers answer 412 to every change; the documented 409 means that only after a PUT.
+    """
+    for attempt in range(1, _CHANGES):
+        try:
+            return change()
+        except ServiceError as error:
+            if error.answered not in stale:
+                raise
+        time.sleep(_PAUSE * attempt)
+    return change()
 
 
-def _unexpected(answer: Answer, call: Call, what: str) -> ServiceError:
-    return wrong_answer(answer, _request(call), what, reference="extractor-answer", hint=_HINT)
+def _unexpected(answer: Answer, call: Call, what: str, reference: str = "extractor-answer") -> ServiceError:
+    where = RequestContext(SERVICE, call.operation, call.method, call.url)
+    return wrong_answer(answer, where, what, reference=reference, hint=HINT)

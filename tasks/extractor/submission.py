@@ -14,7 +14,6 @@ from tasks.extractor.query import PATIENTS, own_patients, read_patients
 from tasks.extractor.server import SERVICE, ExtractionServer
 from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.errors import TOKEN_OPERATION, InputError, NetworkError, ServiceError, SluiceError, storage_errors
-from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.http.answer import issue_texts
 from tasks.shared.log import logger
@@ -111,12 +110,10 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
     if status in (400, 422):
         # With patients the server may quote their ids.
         said = issue_texts(error.answer.body) if context.given.patients is None else ""
-        refusal = ServiceError(
+        return ServiceError(
             "crtdl-refused", error.message + said, context=error.context, hint="the server does not accept the CRTDL",
             operation="submit", status=status,
-        )  # fmt: skip
-        FailedAnswers(context.state(DIRECTORY)).save_answer_of(refusal, answer=error.answer)
-        return refusal
+        ).made_from(error.answer)  # fmt: skip
     return error
 
 
@@ -130,7 +127,7 @@ def _unknown(server: ExtractionServer, note: Path) -> InputError:
     except SluiceError as error:
         logger.info("the extraction server does not list its jobs (%s)", error.reference)
         tasks = []
-    jobs = [f"{task.id}  {task.state}  {task.authored or ''}".rstrip() for task in tasks]
+    jobs = [f"{task.id}  {task.state}  {task.authored}".rstrip() for task in tasks]
     return InputError(
         "submission-unknown",
         f"{SERVICE}: an earlier run of this job was cut off while it submitted the extraction ({at}); the server "

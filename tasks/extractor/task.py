@@ -4,135 +4,72 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Final
 
 from tasks.shared.fhir.resource import list_of, object_of
 from tasks.shared.units import human_count
 
+PRIORITIES: Final = {"high": "asap", "normal": "routine"}
+"""Priority of a job → code of ``Task.priority``."""
+
 _STAGES: Final = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT")
 _CONSENT_AUDIT: Final = "Consent audit NDJSON"
-_PREFIXES: Final = ("extractor-", "torch-")
-_DELETED: Final = "DELETED"
-"""The state that deployed servers give a deleted job, besides the documented ones; ``Task.status`` is ``cancelled``."""
-
-
-class JobStatus(StrEnum):
-    """The states of an extraction job."""
-
-    PENDING = "PENDING"
-    RUNNING_GET_COHORT = "RUNNING_GET_COHORT"
-    RUNNING_PROCESS_BATCH = "RUNNING_PROCESS_BATCH"
-    RUNNING_PROCESS_CORE = "RUNNING_PROCESS_CORE"
-    PAUSED = "PAUSED"
-    TEMP_FAILED = "TEMP_FAILED"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
-
-class Priority(StrEnum):
-    """The two priorities of a job."""
-
-    HIGH = "high"
-    NORMAL = "normal"
-
-    @property
-    def code(self) -> str:
-        """Return the code of ``Task.priority``."""
-        return "asap" if self is Priority.HIGH else "routine"
-
-
-@dataclass(frozen=True)
-class JobProgress:
-    """The progress of a job; ``stages`` are those of the current batches, ``None`` means not reported."""
-
-    cohort_size: int | None = None
-    batches_total: int | None = None
-    batches_completed: int = 0
-    stages: tuple[str, ...] = ()
-
-    @property
-    def fraction(self) -> float | None:
-        """Return the completed share of the batches."""
-        return min(1.0, self.batches_completed / self.batches_total) if self.batches_total else None
-
-    def describe(self) -> str:
-        """Return one line about the progress."""
-        parts = [f"{self.fraction:.0%}"] if self.fraction is not None else []
-        if self.batches_total:
-            parts.append(f"{self.batches_completed}/{self.batches_total} batches")
-        if self.cohort_size is not None:
-            parts.append(f"cohort of {human_count(self.cohort_size, 'patient')}")
-        counts = Counter(self.stages)
-        return ", ".join([*parts, *(f"{counts[stage]} in {stage}" for stage in _STAGES if counts[stage])])
 
 
 @dataclass(frozen=True)
 class ExtractionTask:
-    """The used part of a Task. ``version`` is ``meta.versionId``, for ``If-Match``.
+    """The used part of a Task; a text that the server does not give is empty.
 
-    ``cancelled``: somebody cancelled the job, by ``Task.businessStatus``, or else by ``Task.status``.
-    ``issues`` are unchanged and may quote data.
+    ``state`` is that of the job, or else ``task_status``. ``version`` is ``meta.versionId``, for ``If-Match``.
+    ``progress`` is one line.
     """
 
     id: str
-    status: str
+    state: str
     task_status: str
-    priority: Priority
-    version: str | None = None
-    authored: str | None = None
-    started: str | None = None
-    ended: str | None = None
-    intent: str = "order"
-    progress: JobProgress | None = None
-    consent_urls: tuple[str, ...] = ()
-    cancelled: bool = False
-    issues: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    priority: str
+    version: str
+    authored: str
+    started: str
+    ended: str
+    progress: str
+    consent_urls: tuple[str, ...]
 
     @property
-    def state(self) -> str:
-        """Return the state of the job, or that of the Task if the server does not give one."""
-        return self.status or self.task_status
+    def cancelled(self) -> bool:
+        """Return whether somebody cancelled the job. A deleted job has the Task status ``cancelled``, too."""
+        return self.state.upper() == "CANCELLED"
 
     @property
     def seconds(self) -> float | None:
         """Return seconds from start to end; ``None`` before the end, or if the server gives no times."""
         try:
-            begin, end = (datetime.fromisoformat(moment or "") for moment in (self.started, self.ended))
+            begin, end = map(datetime.fromisoformat, (self.started, self.ended))
             return max(0.0, (end - begin).total_seconds())
         except (ValueError, TypeError):
             return None
 
-    def describe_progress(self) -> str:
-        """Return one line about the progress; empty if the server reports none."""
-        return self.progress.describe() if self.progress is not None else ""
-
 
 def parse_task(resource: Any) -> ExtractionTask | None:
     """Return the Task in a parsed JSON document; ``None`` if it is none."""
-    if object_of(resource).get("resourceType") != "Task" or (task_id := _text(resource.get("id"))) is None:
+    if object_of(resource).get("resourceType") != "Task" or not (task_id := _text(resource, "id")):
         return None
     meta, business, period = (object_of(resource.get(key)) for key in ("meta", "businessStatus", "executionPeriod"))
-    codes = [code for coding in _objects(business, "coding") if (code := _text(coding.get("code")))]
-    task_status = _text(resource.get("status")) or ""
-    version = meta.get("versionId")
+    codes = [code for coding in _objects(business, "coding") if (code := _text(coding, "code"))]
+    task_status = _text(resource, "status")
     return ExtractionTask(
         id=task_id,
-        status=next((code for code in codes if code in {*JobStatus, _DELETED}), ""),
+        state=codes[0] if codes else task_status,
         task_status=task_status,
-        priority=Priority.HIGH if resource.get("priority") in ("asap", "stat", "urgent") else Priority.NORMAL,
-        version=str(version) if isinstance(version, str | int) else None,
-        authored=_text(resource.get("authoredOn")),
-        started=_text(period.get("start")),
-        ended=_text(period.get("end")),
-        intent=_text(resource.get("intent")) or "order",
+        priority="high" if resource.get("priority") in ("asap", "stat", "urgent") else "normal",
+        version=_text(meta, "versionId"),
+        authored=_text(resource, "authoredOn"),
+        started=_text(period, "start"),
+        ended=_text(period, "end"),
         progress=_progress(resource),
         consent_urls=tuple(_consent_urls(resource)),
-        cancelled=(JobStatus.CANCELLED in codes) if codes else task_status == "cancelled",
-        issues=tuple(_issues(resource)),
     )
 
 
@@ -147,27 +84,26 @@ def parse_tasks(bundle: Any) -> list[ExtractionTask] | None:
 def extensions_of(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each extension with its name: the last path segment of its URL, without a server's prefix."""
     for extension in _objects(node, "extension"):
-        name = str(extension.get("url")).rstrip("/").rpartition("/")[2]
-        yield next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name), extension
+        name = str(extension.get("url")).rpartition("/")[2]
+        yield name.removeprefix("extractor-").removeprefix("torch-"), extension
 
 
 def _objects(node: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
     return map(object_of, list_of(node.get(key)))
 
 
-def _progress(resource: dict[str, Any]) -> JobProgress | None:
-    found = next((extension for name, extension in extensions_of(resource) if name == "job-progress"), None)
-    if found is None:
-        return None
-    parts = [*extensions_of(found)]
+def _progress(resource: dict[str, Any]) -> str:
+    parts = [part for name, one in extensions_of(resource) if name == "job-progress" for part in extensions_of(one)]
     numbers = {name: number for name, part in parts if type(number := part.get("valueInteger")) is int}
-    active = [extensions_of(part) for name, part in parts if name == "activeBatch"]
-    return JobProgress(
-        cohort_size=numbers.get("cohortSize"),
-        batches_total=numbers.get("batchesTotal"),
-        batches_completed=numbers.get("batchesCompleted", 0),
-        stages=tuple(str(part.get("valueString")) for batch in active for name, part in batch if name == "stage"),
-    )
+    batches = [extensions_of(part) for name, part in parts if name == "activeBatch"]
+    stages = Counter(str(part.get("valueString")) for batch in batches for name, part in batch if name == "stage")
+    told = []
+    if total := numbers.get("batchesTotal"):
+        completed = numbers.get("batchesCompleted", 0)
+        told += [f"{completed / total:.0%}", f"{completed}/{total} batches"]
+    if (size := numbers.get("cohortSize")) is not None:
+        told.append(f"cohort of {human_count(size, 'patient')}")
+    return ", ".join([*told, *(f"{stages[stage]} in {stage}" for stage in _STAGES if stages[stage])])
 
 
 def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
@@ -177,15 +113,7 @@ def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
             yield url
 
 
-def _issues(resource: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the issues of a Task: from an extension, or a contained OperationOutcome."""
-    for name, extension in extensions_of(resource):
-        if name == "job-issues":
-            yield from _objects(extension, "valueObject")
-    for contained in _objects(resource, "contained"):
-        yield from _objects(contained, "issue")
-
-
-def _text(value: Any) -> str | None:
-    """Return text that may be shown on a terminal."""
-    return value if isinstance(value, str) and value and value.isprintable() else None
+def _text(node: dict[str, Any], key: str) -> str:
+    """Return a text that may be shown on a terminal; empty if there is none."""
+    value = node.get(key)
+    return value if isinstance(value, str) and value.isprintable() else ""

@@ -141,7 +141,7 @@ class TestPrioritize:
 
     @pytest.mark.slow
     def test_a_stale_version_is_read_again(self, server: PatientExtraction, job: str) -> None:
-        stale = [Reply(409), Reply(409)]
+        stale = [Reply(409), Reply(412)]
 
         def override(seen: SeenRequest) -> Reply | None:
             return stale.pop() if seen.method == "PUT" and stale else None

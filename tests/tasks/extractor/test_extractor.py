@@ -10,14 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from config import PipelineConfig
 from tasks.extractor import polling
 from tasks.extractor.run import run
+from tasks.extractor.server import extraction_server
 from tasks.extractor.step import STEP
 from tasks.extractor.submission import DIRECTORY, NEW, NOTE, answer
+from tasks.extractor.urls import resolve
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError, TerminalError
+from tasks.shared.http.answer import Answer
 from tasks.shared.report import StepReport
 from tasks.shared.step import CheckContext, GivenInputs, Handle, HandleStore
 from tasks.shared.stop import Stop
@@ -134,6 +138,17 @@ def test_the_query_is_submitted_once_and_the_handle_stored_before_the_first_poll
     assert {path.name for path in (place.context.job_dir / "import").iterdir()} == {"core.ndjson.zst", "b1.ndjson.zst"}
 
 
+def test_a_query_in_memory_is_submitted_as_plain_json(place: Place) -> None:
+    config = PipelineConfig.model_validate({"services": {"extractor": {"base_url": place.url}}})
+    with extraction_server(config) as server:
+        assert server.submit(b'{"a": 1}') == place.url + STATUS
+        with pytest.raises(InputError, match="not valid JSON"):
+            server.submit(b"{")
+    (kickoff,) = place.server.seen
+    assert kickoff.headers["content-type"] == "application/json"
+    assert base64.b64decode(json.loads(kickoff.body)["parameter"][0]["valueBase64Binary"]) == b'{"a": 1}'
+
+
 def test_a_stored_handle_is_attached_to_and_nothing_submitted(place: Place) -> None:
     place.run()
     place.run()
@@ -187,6 +202,8 @@ def test_what_the_server_says_of_a_query_is_shown_unless_it_may_name_patients(pl
     listed.write_text("p1\n")
     error = place.fails(ServiceError, given={"crtdl": place.crtdl, "patients": listed})
     assert (error.reference, "unknown" in error.render()) == ("crtdl-refused", False)
+    (kept,) = (place.context.job_dir / DIRECTORY / "failed").iterdir()
+    assert "unknown code x|1" in kept.read_text()
 
 
 def test_a_lost_answer_is_a_question_and_the_answer_goes_on(place: Place) -> None:
@@ -265,6 +282,22 @@ def test_only_silence_ends_the_wait(place: Place) -> None:
     assert 60 <= place.stop.now - begun <= 100
     assert "TEMP_FAILED" in error.message
     assert "extraction resume" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "header", "text", "fraction", "state"),
+    [
+        (TOLD, "", "RUNNING_PROCESS_BATCH, 30%, cohort of 12 patients", 0.3, "RUNNING_PROCESS_BATCH"),
+        ("", "Processing batches (40%)", "Processing batches, 40%", 0.4, ""), ("", "Paused", "Paused", None, "PAUSED"),
+        (CANARY, CANARY, "running", None, ""),
+    ],
+)  # fmt: skip
+def test_only_known_parts_of_the_progress_are_shown(
+    diagnostics: str, header: str, text: str, fraction: float | None, state: str
+) -> None:
+    body = outcome(issue("information", "informational", diagnostics=diagnostics))
+    read = polling.read_progress(Answer(202, httpx.Headers({"X-Progress": header}), body))
+    assert (read.text, read.fraction, read.state) == (text, fraction, state)
 
 
 @pytest.mark.parametrize("status", [404, 410])
@@ -346,6 +379,24 @@ def test_a_result_without_files_has_its_reason(place: Place, document: Any, refe
     place.said[STATUS] = as_json(document)
     error = place.fails(SluiceError)
     assert (error.reference, error.exit_code) == (reference, 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "absolute"),
+    [
+        ("HTTP://o.example/x", "HTTP://o.example/x"), ("/fhir/x", "https://h.example/torch/fhir/x"),
+        ("/torch/fhir/x", "https://h.example/torch/fhir/x"), ("out/x", "https://h.example/torch/out/x"),
+        ("//o.example/x", "https://o.example/x"), ("o:8080/x", "https://o:8080/x"),
+        ("h.example/torch/x", "https://h.example/torch/x"), ("core.ndjson", "https://h.example/torch/core.ndjson"),
+        ("ftp://o.example/x", None), ("http://", None), ("http://[o/x", None),
+    ],
+)  # fmt: skip
+def test_urls_of_the_server_become_absolute(url: str, absolute: str | None) -> None:
+    if absolute is not None:
+        assert resolve(url, "https://h.example/torch") == absolute
+    else:
+        with pytest.raises(ServiceError, match="a URL that cannot be used"):
+            resolve(url, "https://h.example/torch")
 
 
 def test_names_come_from_the_urls_and_never_overwrite_each_other(place: Place) -> None:
