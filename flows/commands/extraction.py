@@ -209,7 +209,7 @@ def _explained(error: SluiceError, server: ExtractionServer, job_id: str) -> Slu
     if status == 404:
         hint = f"see: {about('extraction list')}; is services.extractor.base_url the right server?"
         return InputError("extraction-unknown", "the extraction server has no such job", context=job_id, hint=hint)
-    if operation in _ALLOWED and status in (409, 412):
+    if operation in _ALLOWED and status == 409:
         task = server.look(job_id)
         state = task.state if task is not None else "not known"
         what = f"{operation} is not allowed in the job's state: {state}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -44,11 +44,10 @@ HINT: Final = "is services.extractor.base_url an extraction server, or is a logi
 _EVERY_ANSWER: Final = frozenset({*range(100, 300), *range(400, 600)})
 _BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
 _PATIENT: Final = re.compile(rf"Patient/({ID.pattern})")
-_CHANGES: Final = 10
-"""Attempts to change a job whose version changes meanwhile, as it does whenever a batch ends."""
+_STALE: Final = frozenset({409, 412})
+"""Statuses for an old version of a Task, which changes whenever a batch ends: 409 as documented, 412 as deployed."""
+_ATTEMPTS: Final = 10
 _PAUSE: Final = 0.2
-
-T = TypeVar("T")
 
 
 class MetadataProbe:
@@ -176,22 +175,26 @@ class ExtractionServer:
             return None
 
     def change(self, job_id: str, operation: str) -> ExtractionTask:
-        """``pause``, ``resume`` or ``cancel`` a job; return the updated Task.
+        """``pause``, ``resume`` or ``cancel`` a job, in one attempt; return the updated Task.
 
-        Raises ``ServiceError``, status 409 if the state of the job does not allow it. After other errors the request
-        is not repeated, since the first attempt may have worked.
+        Raises ``ServiceError``, status 409 if the state of the job does not allow it.
         """
-        call = Call("POST", self._task_url(job_id, f"${operation}"), operation, b"")
-        return _until_fresh(lambda: self._ask(call, retry=False))
+        return self._ask(Call("POST", self._task_url(job_id, f"${operation}"), operation, b""), retry=False)
 
     def delete(self, job_id: str) -> None:
-        """Remove a job and its result files."""
-        call = Call("DELETE", self._task_url(job_id), "delete")
-        _until_fresh(lambda: self._send(call, retry=False))
+        """Remove a job and its result files, in one attempt."""
+        self._send(Call("DELETE", self._task_url(job_id), "delete"), retry=False)
 
     def prioritize(self, job_id: str, priority: str) -> ExtractionTask:
-        """Change a job's priority (a key of ``PRIORITIES``)."""
-        return _until_fresh(lambda: self._put(self.task(job_id), PRIORITIES[priority]), stale=(409, 412))
+        """Change a job's priority (a key of ``PRIORITIES``); read its version again as long as it is stale."""
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return self._put(self.task(job_id), PRIORITIES[priority])
+            except ServiceError as error:
+                if error.answered not in _STALE:
+                    raise
+            time.sleep(_PAUSE * attempt)
+        return self._put(self.task(job_id), PRIORITIES[priority])
 
     def _put(self, task: ExtractionTask, priority: str) -> ExtractionTask:
         body = {
@@ -222,21 +225,6 @@ class ExtractionServer:
 def json_of(answer: Answer) -> Any:
     """Return the value of a JSON answer; ``None`` for any other."""
     return parse_json(answer.body) if answer.says_json else None
-
-
-def _until_fresh(change: Callable[[], T], *, stale: Collection[int] = (412,)) -> T:
-    """Repeat a change after a status that means that the version of the Task is stale.
-
-    Deployed servers answer 412 to every change; the documented 409 means that only after a PUT.
-    """
-    for attempt in range(1, _CHANGES):
-        try:
-            return change()
-        except ServiceError as error:
-            if error.answered not in stale:
-                raise
-        time.sleep(_PAUSE * attempt)
-    return change()
 
 
 def _unexpected(answer: Answer, call: Call, what: str, reference: str = "extractor-answer") -> ServiceError:
