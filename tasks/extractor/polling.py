@@ -52,7 +52,7 @@ class Poller:
         config = context.config.services.extractor
         self._server = server
         self._first = config.polling_interval.total_seconds()
-        self._longest = max(config.max_polling_interval.total_seconds(), self._first)
+        self._longest = config.max_polling_interval.total_seconds()
         self._window = config.extraction_timeout.total_seconds()
         self._context = context
         self._trouble = ""
@@ -61,9 +61,8 @@ class Poller:
     def wait(self, status_url: str, *, direct: bool = False) -> Answer:
         """Poll until the job is no longer in progress; return the answer that tells so, whatever its status.
 
-        With ``direct`` the URL is that of a complete result, so an answer in ``RUNNING`` is returned, too.
-
-        Raises ``TerminalError`` (``extraction-timeout``), ``Stopped``.
+        With ``direct`` the URL is that of a complete result, so an answer in ``RUNNING`` is returned, too. Raises
+        ``TerminalError`` (``extraction-timeout``), ``Stopped``.
         """
         sleep = self._context.stop.sleep
         contact, interval, backoff = time.monotonic(), self._first, self._first

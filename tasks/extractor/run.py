@@ -11,7 +11,7 @@ from tasks.extractor.server import TRANSIENT, ExtractionServer, extraction_serve
 from tasks.extractor.submission import DIRECTORY, handle_of, submit
 from tasks.extractor.urls import job_id_of
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import ServiceBusyError, ServiceError, TerminalError
+from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError
 from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
@@ -59,11 +59,11 @@ class _Extraction:
         """Return the 200 of a URL that names a complete result."""
         answer = self._poller.wait(url, direct=True)
         if answer.status in RUNNING:
-            what = f"was answered {answer.status}: the result that INPUT names is not complete yet"
-            hint = "continue the job when it is"
-            raise poll_request(url).error(ServiceBusyError, "result-not-complete", what, hint=hint)
+            what, hint = "the result that INPUT names is not complete yet", "continue the job when it is"
+            raise _error(answer, url, "result-not-complete", what, hint=hint, kind=ServiceBusyError)
         if answer.status in _GONE:
-            raise _dead(url, answer, "the result that INPUT names is gone", "start a new job with a CRTDL")
+            what, hint = "the result that INPUT names is gone", "start a new job with a CRTDL"
+            raise _error(answer, url, "dead-handle", what, hint=hint)
         return self._complete(answer, url)
 
     def _extract(self) -> tuple[str, Answer]:
@@ -81,11 +81,12 @@ class _Extraction:
             if task is not None and task.cancelled:
                 what = f"extraction job {handle.job_id} was cancelled on the server"
                 hint = "start a new job if the data is still wanted"
-                raise _dead(handle.status_url, answer, what, hint, "extraction-cancelled")
+                raise _error(answer, handle.status_url, "extraction-cancelled", what, hint=hint)
             context.handle.save(None)
             if fresh:
+                what = "the extraction job is gone, and so is the second one"
                 hint = "does the server keep its jobs? See its log; pipeline continue submits the extraction once more"
-                raise _dead(handle.status_url, answer, "the extraction job is gone, and so is the second one", hint)
+                raise _error(answer, handle.status_url, "dead-handle", what, hint=hint)
             logger.warning("extraction job %s is gone (%d), submitting it again", handle.job_id, answer.status)
             self._warnings.append(f"extraction job {handle.job_id} was gone on the server and was submitted again")
             handle, fresh = submit(context, self._server), True
@@ -97,10 +98,9 @@ class _Extraction:
         if answer.status != 500:
             raise error_for(answer, poll_request(status_url), transient=TRANSIENT)
         found = count_errors(list_of(object_of(parse_json(answer.body)).get("issue")))
-        what = f"was answered 500: the job has failed{f': {found}' if found else ''}"
+        what = f"the job has failed{f': {found}' if found else ''}"
         hint = f"see {self._context.command('extraction show', job_id_of(status_url))}; then start a new job"
-        error = poll_request(status_url).error(ServiceError, "extraction-failed", what, hint=hint, status=500)
-        raise error.made_from(answer)
+        raise _error(answer, status_url, "extraction-failed", what, hint=hint)
 
     def _result(self, answer: Answer, status_url: str) -> ExtractionResult:
         """Save the manifest and return the result. Raises ``TerminalError`` for a result without files."""
@@ -120,7 +120,9 @@ class _Extraction:
         return result
 
 
-def _dead(url: str, answer: Answer, what: str, hint: str, reference: str = "dead-handle") -> ServiceError:
-    """Return the error for a job or result that is gone."""
+def _error(
+    answer: Answer, url: str, reference: str, what: str, *, hint: str, kind: type[SluiceError] = ServiceError
+) -> SluiceError:
+    """Return the error for the answer to a status poll that ends the step."""
     what = f"was answered {answer.status}: {what}"
-    return poll_request(url).error(ServiceError, reference, what, hint=hint, status=answer.status)
+    return poll_request(url).error(kind, reference, what, hint=hint, status=answer.status).made_from(answer)
