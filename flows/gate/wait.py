@@ -82,7 +82,7 @@ class Waits:
         self._hold(covered, self._job.record().decisions[covered.position])
 
     def passed(self, position: int, report: StepReport) -> None:
-        """Mark the data that steps after a wait read as approved: the corrected files, or else the original ones."""
+        """Mark as approved what the steps after a wait read: the corrected files, or else the original ones."""
         covered, job = self._covered[position], self._job
         source = job.written(position, tables=covered.source.tables) if report.output else covered.source
         approved = covered.approved(job.record().decisions[position].files)
