@@ -116,6 +116,8 @@ class ServiceClient:
             seconds_left=lambda: ends - time.monotonic(),
         )  # fmt: skip
         """``retry.retrying`` for calls of this client."""
+        # A token is obtained inside an attempt and has been tried as often as the retry block says.
+        self._again = self.retrying(retryable=lambda error: error.operation != TOKEN_OPERATION)
 
     def send(self, call: Call, *, retry: bool = True) -> Answer:
         """Make a call; return the whole answer if the call accepts its status.
@@ -129,9 +131,7 @@ class ServiceClient:
         def attempt() -> Answer:
             return self._once(call, auth, repeated=next(attempts) > 0)
 
-        # A token is obtained inside an attempt and has been tried as often as the retry block says.
-        again = self.retrying(retryable=lambda error: error.operation != TOKEN_OPERATION)
-        return again(attempt) if retry else attempt()
+        return self._again(attempt) if retry else attempt()
 
     @contextmanager
     def stream(

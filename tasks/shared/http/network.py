@@ -84,9 +84,10 @@ class Proxies:
 
     def select(self, url: httpx.URL) -> str | None:
         """Return the URL of the proxy for a request; ``None`` when its host is reached directly."""
-        proxy = self.by_scheme.get(url.scheme)
+        if (proxy := self.by_scheme.get(url.scheme)) is None:
+            return None
         host, port = url.host.lower().rstrip("."), url.port or (443 if url.scheme == "https" else 80)
-        if proxy is None or is_loopback(host) or any(_covers(item, host, port) for item in self._excluded):
+        if is_loopback(host) or any(_covers(item, host, port) for item in self._excluded):
             return None
         return proxy
 
