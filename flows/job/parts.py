@@ -1,8 +1,7 @@
 """Divide a step's files into parts, which run as Prefect tasks on Dask.
 
-``divide`` runs in the job's process, ``do_part`` in a worker. The process that finishes a file writes its record, so
-nothing is merged. A worker reads the configuration and its secrets itself. It writes files and their records, but no
-label of the job.
+``divide`` runs in the job's process, ``do_part`` in a worker, which reads the configuration and its secrets itself. The
+worker writes files and their records, so nothing is merged, but no label of the job.
 """
 
 from __future__ import annotations
@@ -74,8 +73,7 @@ def dividing(inputs: JobInputs) -> Divide:
 def divide(inputs: JobInputs, context: StepContext, work: FileWork, files: Mapping[str, Path], proof: str) -> None:
     """Have files (base name → path) processed by the workers of a Dask cluster. No part is left running when this ends.
 
-    Raises the first error of a part, ``TransientError`` when files have no record, ``NetworkError`` when the
-    cluster fails, and ``Stopped``.
+    Raises the first error of a part, ``TransientError`` (no record of a file), ``NetworkError`` (cluster), ``Stopped``.
     """
     sizes = {base: path.stat().st_size for base, path in files.items()}
     process(inputs, context, rounds(sizes, context.config.pipeline.parts, proof), sizes)
