@@ -103,14 +103,8 @@ def is_kept(path: str, systems: Iterable[str], facts: JobFacts) -> bool:
 
 def shown_texts(texts: Mapping[str, Tally], k: int) -> list[str]:
     """Return the URLs and systems that can be printed: FHIR's own, and those that ``k`` or more patients have."""
-    return [text for text, tally in texts.items() if can_show(text, tally, k)]
-
-
-def can_show(text: str, tally: Tally, k: int) -> bool:
-    """Return whether a text of the data can be printed."""
-    if not text or not text.isprintable() or len(text) > 200:
-        return False
-    return text.startswith("http://hl7.org/fhir/") or tally.patients >= k
+    known = [text for text, tally in texts.items() if text.startswith("http://hl7.org/fhir/") or tally.patients >= k]
+    return [text for text in known if text.isprintable() and 0 < len(text) <= 200]
 
 
 def originals(facts: JobFacts) -> dict[tuple[str, str], tuple[int, bool]]:

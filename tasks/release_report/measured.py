@@ -36,16 +36,10 @@ class IdentifyingPath(NamedTuple):
     systems: Mapping[str, Tally] = {}
 
 
-class TypeCount(NamedTuple):
-    """Number of resources of a type, and of their patients."""
-
-    resources: int
-    found: Tally
-
-
 @dataclass(frozen=True)
 class Measured:
-    """All results. ``patients`` counts each patient once. ``births`` is by precision, ``ids`` by form."""
+    """All results. ``patients`` counts each patient once. ``types`` has the resources of a type and their patients,
+    ``births`` is by precision, ``ids`` by form."""
 
     files: tuple[ScannedFile, ...] = ()
     tables: bool = False
@@ -53,7 +47,7 @@ class Measured:
     patient_resources: int = 0
     """Resources of type Patient, including those in documents, as the steps count them."""
 
-    types: Mapping[str, TypeCount] = field(default_factory=dict)
+    types: Mapping[str, tuple[int, Tally]] = field(default_factory=dict)
     paths: tuple[IdentifyingPath, ...] = ()
     extensions: Mapping[str, Tally] = field(default_factory=dict)
     ids: Mapping[str, Tally] = field(default_factory=dict)

@@ -93,7 +93,9 @@ def read_summary(path: Path) -> ServerSummary | None:
         cohort=_number(found.get("Num-Cohort-Patients")),
         final=_number(found.get("Num-Final-Patients")),
         excluded=stages,
-        without_must_have=sum(_sum(group.get("Must-Have")) for group in groups),
+        without_must_have=sum(
+            n for group in groups for n in _object(group.get("Must-Have")).values() if isinstance(n, int)
+        ),
         without_consent=sum(_number(group.get("Consent")) or 0 for group in groups),
     )
 
@@ -108,10 +110,6 @@ def read_rules(path: Path | None) -> tuple[str, str] | None:
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _sum(value: Any) -> int:
-    return sum(n for n in _object(value).values() if isinstance(n, int))
 
 
 def _object(value: Any) -> dict[str, Any]:

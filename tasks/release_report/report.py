@@ -89,6 +89,7 @@ def document(job: JobFacts, measured: Measured) -> ReleaseReport:
     """Return the report of a job. The same facts and measurements give the same report."""
     settings, to = job.config.report, job.destination
     found, checksum = findings(job, measured), checksum_of(measured.files)
+    entries = (InventoryEntry(file.name, file.size, file.sha256) for file in measured.files)
     return ReleaseReport(
         job=job.job,
         project=job.project,
@@ -112,7 +113,7 @@ def document(job: JobFacts, measured: Measured) -> ReleaseReport:
         decisions=tuple(job.decisions),
         outcome=outcome_of(job),
         sent=job.sent,
-        files=inventory_of(measured.files).digest,
+        files=Inventory(tuple(sorted(entries, key=lambda entry: entry.name))).digest,
         settings=settings_digest(job),
         checksum=checksum,
     )
@@ -160,12 +161,6 @@ def outcome_of(job: JobFacts) -> Outcome:
     if job.sent:
         return "sent" if job.asks else "sent-undecided"
     return "unasked" if job.step is None or (job.destination and not job.asks) else "waits"
-
-
-def inventory_of(scanned: Sequence[ScannedFile]) -> Inventory:
-    """Return the inventory of the files that were read."""
-    entries = (InventoryEntry(file.name, file.size, file.sha256) for file in scanned)
-    return Inventory(tuple(sorted(entries, key=lambda entry: entry.name)))
 
 
 def checksum_of(scanned: Sequence[ScannedFile]) -> str:

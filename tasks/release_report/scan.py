@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw
 
 from tasks.release_report.dates import is_very_old, precision_of
-from tasks.release_report.measured import Measured, ScannedFile, TypeCount
+from tasks.release_report.measured import Measured, ScannedFile
 from tasks.release_report.paths import Paths, Position, Sightings, tallies
 from tasks.release_report.patients import Patients, is_lost, patient_of, subject_of
 from tasks.release_report.tables import TableScan, is_table
@@ -161,7 +161,7 @@ class _Pass:
             tables=self._tables.any,
             patients=len(self._patients),
             patient_resources=self._patient_resources,
-            types={name: TypeCount(self._resources[name], tally) for name, tally in types.items()},
+            types={name: (self._resources[name], tally) for name, tally in types.items()},
             paths=tuple(sorted(self._paths.result(), key=lambda one: (one.path, one.kind))),
             extensions=tallies(self._paths.extensions, at),
             ids=tallies(self._ids, at),

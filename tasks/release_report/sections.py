@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tasks.release_report.dates import PRECISIONS
 from tasks.release_report.document import ReportFinding, ReportSection, Table, Value
 from tasks.release_report.facts import JobFacts
-from tasks.release_report.findings import ELEMENTS, can_show, compared_by, few_alike, shown_texts
+from tasks.release_report.findings import ELEMENTS, compared_by, few_alike, shown_texts
 from tasks.release_report.kinds import CODE_TEXT
 from tasks.release_report.measured import Measured
 from tasks.release_report.numbers import Tally, banded, counted
@@ -66,10 +66,10 @@ def _leaving(facts: JobFacts, measured: Measured, checksum: str) -> Iterator[Par
     yield _table(
         "files", "file bytes lines resources", ((one.name, one.size, one.lines, one.resources) for one in files)
     )
-    types = sorted(measured.types.items(), key=lambda item: (-item[1].resources, item[0]))
+    types = sorted(measured.types.items(), key=lambda item: (-item[1][0], item[0]))
     yield _table(
         "types", "type resources patients",
-        ((name, of.resources, counted(of.found, k, measured.patients)) for name, of in types),
+        ((name, resources, counted(tally, k, measured.patients)) for name, (resources, tally) in types),
     )  # fmt: skip
 
 
@@ -150,10 +150,10 @@ def _identifying(facts: JobFacts, measured: Measured, found: Sequence[ReportFind
         ((path, f"@kind-{kind}", affects, ", ".join(texts.get(path, ())) or None, level)
          for path, kind, affects, level in rows),
     )  # fmt: skip
-    urls = [(url, tally) for url, tally in sorted(measured.extensions.items()) if can_show(url, tally, k)]
-    hidden = [tally for url, tally in measured.extensions.items() if not can_show(url, tally, k)]
-    extensions: list[tuple[Value, Value]] = [(url, counted(tally, k, measured.patients)) for url, tally in urls]
-    yield _table("extensions", "url patients", [*extensions, *([("@hidden-urls", len(hidden))] if hidden else [])])
+    urls = shown_texts(measured.extensions, k)
+    rest = [("@hidden-urls", hidden)] if (hidden := len(measured.extensions) - len(urls)) else []
+    shown = ((url, counted(measured.extensions[url], k, measured.patients)) for url in sorted(urls))
+    yield _table("extensions", "url patients", [*shown, *rest])
     forms = _bands("ids", measured.ids, ID_FORMS, facts, measured)
     kept = facts.tally("ids kept").get("Patient", 0)
     original = [("@ids-original", banded(kept, k, unit="lines"))] if kept else []
