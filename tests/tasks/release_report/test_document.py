@@ -211,6 +211,19 @@ def test_ids_that_stayed_are_called_original(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_urls_of_extensions_with_few_patients_are_counted_and_not_shown(tmp_path: Path) -> None:
+    seen = {"https://a.example/often": 9, "https://a.example/rare": 4, "https://a.example/once": 1}
+    for url, patients in (seen | {"http://hl7.org/fhir/StructureDefinition/x": 1}).items():
+        lines = (patient(str(n), extension=[{"url": url, "valueBoolean": True}]) for n in range(patients))
+        write(tmp_path, f"{patients}{url[-1]}.ndjson", *lines)
+    few = Count(word="fewer", number=5)
+    assert rows(report(tmp_path), "extensions") == {
+        "http://hl7.org/fhir/StructureDefinition/x": (few,),
+        "https://a.example/often": (Count(word="least", number=5, lines=9),),
+        "@hidden-urls": (2,),
+    }
+
+
 def test_not_checked_is_never_empty_and_says_what_this_job_did_not_check(tmp_path: Path) -> None:
     write(tmp_path, "a.ndjson", patient("1"))
     (tmp_path / "import" / "a.csv").write_text("id\n1\n")
