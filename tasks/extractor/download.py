@@ -87,15 +87,15 @@ def _wait_until_available(
     extractor: ExtractorConfig, server: ExtractionServer, url: str, credentials: bool, stop: Stop
 ) -> None:
     """Check that a file is there, ``file_ready_retries`` times at most, ``file_ready_interval`` apart."""
-    status = 200
+    status, retrying = 200, server.http.retrying(sleep=stop.sleep)
     for attempt in range(extractor.file_ready_retries):
         if attempt:
             stop.sleep(extractor.file_ready_interval.total_seconds())
-        status, length = _look(server, "HEAD", url, credentials)
+        status, length = retrying(_look, server, "HEAD", url, credentials)
         if status == 200 and length:
             return
         if status in _HEAD_REFUSED or (status == 200 and length is None):
-            status, _ = _look(server, "GET", url, credentials)
+            status, _ = retrying(_look, server, "GET", url, credentials)
             if status in (200, 206):
                 return
     if extractor.file_ready_retries > 0:

@@ -454,6 +454,12 @@ def test_a_file_is_fetched_when_it_is_available(
         assert not place.asked("b1.ndjson", "HEAD")
 
 
+def test_a_broken_connection_does_not_end_the_wait_for_a_file(place: Place) -> None:
+    place.said["HEAD /out/b1.ndjson"] = [Reply(reset=True), Reply(200, LINE)]
+    assert place.run().files == 2
+    assert len(place.asked("b1.ndjson", "HEAD")) == 2
+
+
 def test_four_files_are_fetched_at_once(place: Place) -> None:
     together, lock, under_way = threading.Barrier(4), threading.Lock(), [0, 0]
     place.files = {f"b{number}.ndjson": LINE for number in range(8)}
