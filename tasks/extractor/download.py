@@ -8,12 +8,14 @@ be answered 200 or 206.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from config import ExtractorConfig
 from tasks.extractor.manifest import ExtractionResult
 from tasks.extractor.server import TRANSIENT, ExtractionServer
+from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import resolve, same_host
 from tasks.shared.errors import ServiceBusyError, SluiceError, StorageError
 from tasks.shared.file_work import Done
@@ -40,10 +42,7 @@ def import_files(
     wanted = named_urls([*result.counts])
     context.meter.begin("downloading")
 
-    def trusted(url: str) -> bool:
-        """Return whether a URL gets the credentials: by its host, or by ``requiresAccessToken`` of the result."""
-        return result.requires_access_token or same_host(url, server.base_url)
-
+    trusted = partial(_trusted, server, result)
     done = download_all(
         context, server.http, wanted, stall=config.download_stall_timeout, threads=config.max_concurrent_downloads,
         warnings=warnings, trusted=trusted,
@@ -57,30 +56,37 @@ def import_files(
 
 
 def fetch_beside(
-    context: StepContext, server: ExtractionServer, urls: Iterable[str], directory: Path, warnings: list[str]
+    context: StepContext, server: ExtractionServer, result: ExtractionResult, audits: Iterable[str], warnings: list[str]
 ) -> None:
-    """Fetch files that no later step reads (reports, consent audits). A file that cannot be fetched is a warning."""
-    for url in dict.fromkeys(urls):
-        name = file_name(url) or "file"
+    """Fetch the files that no later step reads: the reports of the result, and consent audits. A file that cannot be
+    fetched is a warning."""
+    wanted = [*(("reports", url) for url in result.report_urls), *(("consent", url) for url in audits)]
+    for folder, url in dict.fromkeys(wanted):
+        target = context.state(DIRECTORY) / folder / (file_name(url) or "file")
         try:
-            if not (directory / name).exists():
-                _fetch(context, server, resolve(url, server.base_url), directory / name)
+            if not target.exists():
+                absolute = resolve(url, server.base_url)
+                _fetch(context, server, absolute, target, _trusted(server, result, absolute))
         except StorageError:
             raise
         except SluiceError as error:
             status = f", status {error.status}" if error.status else ""
-            warnings.append(f"not downloaded: {name} ({error.reference}{status})")
+            warnings.append(f"not downloaded: {target.name} ({error.reference}{status})")
 
 
-def _fetch(context: StepContext, server: ExtractionServer, url: str, target: Path) -> None:
-    trusted = same_host(url, server.base_url)
+def _fetch(context: StepContext, server: ExtractionServer, url: str, target: Path, credentials: bool) -> None:
     call = Call("GET", url, "download", headers={"Accept": "*/*"})
-    with server.http.stream(call, follow=True, credentials=trusted) as response, PartFile(target) as part:
+    with server.http.stream(call, follow=True, credentials=credentials) as response, PartFile(target) as part:
         for piece in response.iter_bytes():
             context.stop.check()
             part.write(piece)
         part.sync()
         publish(target)
+
+
+def _trusted(server: ExtractionServer, result: ExtractionResult, url: str) -> bool:
+    """Return whether a URL gets the credentials: by its host, or by ``requiresAccessToken`` of the result."""
+    return result.requires_access_token or same_host(url, server.base_url)
 
 
 def _wait_until_available(

@@ -49,10 +49,9 @@ class _Extraction:
             status_url, answer = self._extract() if given.input is None else (given.input, self._direct(given.input))
             result = self._result(answer, status_url)
         done = import_files(context, self._server, result, self._warnings)
-        fetch_beside(context, self._server, result.report_urls, self._directory / "reports", self._warnings)
         task = self._server.look(job_id_of(status_url))
         audits = task.consent_urls if task is not None else ()
-        fetch_beside(context, self._server, audits, self._directory / "consent", self._warnings)
+        fetch_beside(context, self._server, result, audits, self._warnings)
         return import_report(context, done, self._warnings)
 
     def _direct(self, url: str) -> Answer:

@@ -484,9 +484,12 @@ def test_credentials_go_to_the_host_of_the_server_and_elsewhere_only_where_the_m
     with ScriptedServer(lambda _: Reply(200, LINE)) as other:
         elsewhere = other.url.replace("127.0.0.1", "localhost") + "/f.ndjson"
         for needed, sent in ((False, False), (True, True), ("true", True)):
-            place.said[STATUS] = as_json({"output": [{"url": elsewhere}], "requiresAccessToken": needed})
+            report = {"url": "extractor-patient-exclusions", "valueUrl": f"{elsewhere}{needed}.csv"}
+            result = {"output": [{"url": elsewhere}], "requiresAccessToken": needed, "extension": [report]}
+            place.said[STATUS] = as_json(result)
+            other.seen.clear()
             place.run(auth=auth)
-            assert bool(other.seen[-1].authorization) is sent
+            assert [bool(seen.authorization) for seen in other.seen] == [sent] * 3, "HEAD, GET, and the report"
             assert place.asked(STATUS)[0].authorization
             place.store.save(None)
             for record in (place.context.job_dir / ".done/1").iterdir():
