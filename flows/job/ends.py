@@ -130,7 +130,8 @@ def stop_recorded(api: PrefectApi, job_id: str) -> Iterator[None]:
     try:
         yield
     except (SystemExit, TerminationSignal) as signal:
-        run = api.read_run(job_id) or {}
-        if run.get("state_type") in {"PENDING", "RUNNING"} or run.get("state_name") == "Crashed":
-            api.set_state(job_id, "CRASHED", name="Stopped", message="stopped by a signal")
+        with suppress(SluiceError):  # without Prefect the job is shown as interrupted
+            run = api.read_run(job_id) or {}
+            if run.get("state_type") in {"PENDING", "RUNNING"} or run.get("state_name") == "Crashed":
+                api.set_state(job_id, "CRASHED", name="Stopped", message="stopped by a signal")
         sys.exit(signal.code if isinstance(signal, SystemExit) else exit_code_of("SIGTERM"))

@@ -19,6 +19,8 @@ from flows.job.record import RecordedHandle, RecordWriter
 from flows.job.running import RunningJob
 from flows.job.state import JobState
 from flows.pipeline import prepare
+from flows.prefect.address import ApiAddress
+from flows.prefect.api import PrefectApi
 from flows.reports.terminal import Presenter
 from tasks import declared
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, SluiceError, Stopped
@@ -167,6 +169,13 @@ def test_a_signal_around_the_flow_is_recorded_unless_the_run_has_ended(
     with pytest.raises(SystemExit) as left, stop_recorded(prefect.api, JOB):
         raise caught
     assert (left.value.code, prefect.states) == (143, recorded)
+
+
+def test_a_signal_keeps_its_exit_code_without_prefect() -> None:
+    api = PrefectApi(ApiAddress("http://127.0.0.1:9"), patience=0)
+    with api, pytest.raises(SystemExit) as left, stop_recorded(api, JOB):
+        raise SystemExit(130)
+    assert left.value.code == 130
 
 
 def test_an_end_that_cannot_be_recorded_is_logged_and_leaves_the_flow(
